@@ -62,7 +62,8 @@ inline void store_scaled(__m512 acc, const float* s_w, float s_x, float* y) {  /
 }
 
 inline __m512 join(__m256 low, __m256 high) {
-  return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_castps_si256(low)), _mm256_castps_si256(high), 1));
+  return _mm512_castsi512_ps(
+      _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_castps_si256(low)), _mm256_castps_si256(high), 1));
 }
 
 inline __m512i widen(__m512i v, int half) {
@@ -133,7 +134,8 @@ inline void tile_w8(const uint8_t* packed, size_t row_bytes, const float* s_x, i
       if (M == 1) _mm_prefetch(reinterpret_cast<const char*>(w + 4096), _MM_HINT_T0);
       const __m512i codes = _mm512_loadu_si512(w);
       for (int m = 0; m < M; ++m) {
-        const uint8_t* x = packed + static_cast<size_t>(m) * row_bytes + static_cast<size_t>(g) * kGroup + static_cast<size_t>(step) * 4;
+        const uint8_t* x = packed + static_cast<size_t>(m) * row_bytes + static_cast<size_t>(g) * kGroup +
+                           static_cast<size_t>(step) * 4;
         hi[m] = _mm512_dpbusd_epi32(hi[m], codes, broadcast4(x));
         lo[m] = _mm512_dpbusd_epi32(lo[m], codes, broadcast4(x + lo_at));
       }
@@ -182,25 +184,32 @@ void linear_w16(const uint8_t* packed, const float* s_x, int num_rows, int k, co
   for (int t = 0; t < num_tiles; ++t, w += tile_bytes, s_w += kTileRows, y += kTileRows) {
     int m = 0;
     for (; m + 6 <= num_rows; m += 6)
-      tile_w16<6>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, s_w, y + static_cast<size_t>(m) * ldy, ldy);
+      tile_w16<6>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, s_w, y + static_cast<size_t>(m) * ldy,
+                  ldy);
     for (; m + 2 <= num_rows; m += 2)
-      tile_w16<2>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, s_w, y + static_cast<size_t>(m) * ldy, ldy);
+      tile_w16<2>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, s_w, y + static_cast<size_t>(m) * ldy,
+                  ldy);
     if (m < num_rows)
-      tile_w16<1>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, s_w, y + static_cast<size_t>(m) * ldy, ldy);
+      tile_w16<1>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, s_w, y + static_cast<size_t>(m) * ldy,
+                  ldy);
   }
 }
 
 void linear_w8(const uint8_t* packed, const float* s_x, int num_rows, int k, const uint8_t* w,
                const uint16_t* multipliers, const float* s_w, int num_tiles, float* y, size_t ldy) {
   const size_t row = packed_bytes(k), groups = static_cast<size_t>((k + kGroup - 1) / kGroup);
-  for (int t = 0; t < num_tiles; ++t, w += groups * kGroup * kTileRows, multipliers += groups * kTileRows, s_w += kTileRows, y += kTileRows) {
+  for (int t = 0; t < num_tiles;
+       ++t, w += groups * kGroup * kTileRows, multipliers += groups * kTileRows, s_w += kTileRows, y += kTileRows) {
     int m = 0;
     for (; m + 6 <= num_rows; m += 6)
-      tile_w8<6>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, multipliers, s_w, y + static_cast<size_t>(m) * ldy, ldy);
+      tile_w8<6>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, multipliers, s_w,
+                 y + static_cast<size_t>(m) * ldy, ldy);
     for (; m + 2 <= num_rows; m += 2)
-      tile_w8<2>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, multipliers, s_w, y + static_cast<size_t>(m) * ldy, ldy);
+      tile_w8<2>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, multipliers, s_w,
+                 y + static_cast<size_t>(m) * ldy, ldy);
     if (m < num_rows)
-      tile_w8<1>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, multipliers, s_w, y + static_cast<size_t>(m) * ldy, ldy);
+      tile_w8<1>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, w, multipliers, s_w,
+                 y + static_cast<size_t>(m) * ldy, ldy);
   }
 }
 
@@ -210,15 +219,18 @@ void score_k8(const uint8_t* packed, const float* s_x, int num_rows, int k, cons
   for (int t = 0; t < num_tiles; ++t, keys += static_cast<size_t>(k) * kTileRows, s_k += kTileRows, y += kTileRows) {
     int m = 0;
     for (; m + 4 <= num_rows; m += 4)
-      tile_k8<4>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, keys, s_k, y + static_cast<size_t>(m) * ldy, ldy);
+      tile_k8<4>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, keys, s_k, y + static_cast<size_t>(m) * ldy,
+                 ldy);
     for (; m < num_rows; ++m)
-      tile_k8<1>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, keys, s_k, y + static_cast<size_t>(m) * ldy, ldy);
+      tile_k8<1>(packed + static_cast<size_t>(m) * row, row, s_x + m, k, keys, s_k, y + static_cast<size_t>(m) * ldy,
+                 ldy);
   }
 }
 
 // Sums by weight 256^i of the products of P's limbs and v's; C blocks of 16 columns, L limbs of v.
 template <int C, int L>
-inline void mix_columns(const uint8_t* const limbs[3], const int8_t* const* pages, int num_pages, int dp, int column, int64_t* acc) {
+inline void mix_columns(const uint8_t* const limbs[3], const int8_t* const* pages, int num_pages, int dp, int column,
+                        int64_t* acc) {
   constexpr int kSums = L + 2;
   __m512i s[kSums][C];
   for (int i = 0; i < kSums; ++i)

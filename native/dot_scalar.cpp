@@ -86,7 +86,8 @@ void score_k8(const uint8_t* packed, const float* s_x, int num_rows, int k, cons
   }
 }
 
-void mix(const uint8_t* const limbs[3], const int8_t* const* pages, int num_pages, int dp, int num_limbs, int64_t* acc) {
+void mix(const uint8_t* const limbs[3], const int8_t* const* pages, int num_pages, int dp, int num_limbs,
+         int64_t* acc) {
   for (int i = 0; i < dp; ++i) acc[i] = 0;
   for (int page = 0; page < num_pages; ++page) {
     for (int j = 0; j < kPageTokens; ++j) {

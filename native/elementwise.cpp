@@ -1,6 +1,6 @@
-// Elementwise operations and the integer sums of single rows. One portable source, compiled once for each instruction set
-// with its flags (-ffp-contract=off always): the compiler's vectorisation cannot change a bit of it, because every sum is
-// an integer and every floating-point operation is written out.
+// Elementwise operations and the integer sums of single rows. One portable source, compiled once for each instruction
+// set with its flags (-ffp-contract=off always): the compiler's vectorisation cannot change a bit of it, because every
+// sum is an integer and every floating-point operation is written out.
 #include "kernels.h"
 
 #ifndef EXACTLM_ELEMENTWISE
@@ -11,7 +11,7 @@ namespace exactlm {
 namespace {
 
 constexpr uint32_t kInfinityBits = 0x7f800000u;
-constexpr uint32_t kTinyBits = 0x0d800000u;  // 2^-100
+constexpr uint32_t kTinyBits = 0x0d800000u;      // 2^-100
 constexpr double kRound52 = 6755399441055744.0;  // 1.5 * 2^52: adding and subtracting it is rne for |x| < 2^51
 constexpr float kRound23 = 12582912.0f;          // 1.5 * 2^23: the same for |x| < 2^22
 constexpr float kRound24 = 8388608.0f;           // 2^23: the same for 0 <= x <= 2^23
@@ -126,7 +126,7 @@ Status norm_quantise(float* x, const float* y, const float* gain, int n, double 
 }
 
 inline float exp2_limited(float x) {  // 9.1
-  x = x > -126.0f ? x : -126.0f;  // this order also turns NaN into a number
+  x = x > -126.0f ? x : -126.0f;      // this order also turns NaN into a number
   x = x < 126.0f ? x : 126.0f;
   const float r = (x + kRound23) - kRound23;
   const float n = r > x ? r - 1.0f : r;
@@ -185,16 +185,30 @@ void embed_w8(const uint8_t* w, const uint16_t* multipliers, const float* s_w, i
 }
 
 // Q60 Taylor coefficients of sin and cos of a quarter turn; spec 12.2.
-constexpr int64_t kSin[11] = {1811004864519280711, -744745899218905439, 91879342557802013, -5397695021890950,
-                              184976092165948,     -4149183757585,      65626285697,       -771077950,
-                              6994701,             -50464,              296};
-constexpr int64_t kCos[11] = {1152921504606846976, -1422359894497287770, 292461030722154733, -24053955633020904,
-                              1059834939193175,    -29055976611915,      543126883801,       -7363252037,
-                              75700401,            -610403,              3963};
+constexpr int64_t kSin[11] = {1811004864519280711,
+                              -744745899218905439,
+                              91879342557802013,
+                              -5397695021890950,
+                              184976092165948,
+                              -4149183757585,
+                              65626285697,
+                              -771077950,
+                              6994701,
+                              -50464,
+                              296};
+constexpr int64_t kCos[11] = {1152921504606846976,
+                              -1422359894497287770,
+                              292461030722154733,
+                              -24053955633020904,
+                              1059834939193175,
+                              -29055976611915,
+                              543126883801,
+                              -7363252037,
+                              75700401,
+                              -610403,
+                              3963};
 
-inline int64_t mul_q60(int64_t a, int64_t b) {
-  return static_cast<int64_t>((static_cast<__int128>(a) * b) >> 60);
-}
+inline int64_t mul_q60(int64_t a, int64_t b) { return static_cast<int64_t>((static_cast<__int128>(a) * b) >> 60); }
 
 void rope_table(uint64_t position, const uint64_t* frequency, int half, float factor, float* cosine, float* sine) {
   for (int i = 0; i < half; ++i) {
@@ -371,8 +385,7 @@ int64_t argmax(const float* x, int64_t n) {
 
 extern const ElementwiseTable EXACTLM_ELEMENTWISE;
 const ElementwiseTable EXACTLM_ELEMENTWISE = {
-    EXACTLM_ISA_NAME, quantise, norm_quantise, swiglu_quantise, add,       embed_w16,  embed_w8,
-    rope_table,       rope,     hadamard,      quantise8,       store_key, store_value, load_key,
-    load_value,       softmax,  finish_mix,    argmax};
+    EXACTLM_ISA_NAME, quantise,  norm_quantise, swiglu_quantise, add,      embed_w16,  embed_w8, rope_table, rope,
+    hadamard,         quantise8, store_key,     store_value,     load_key, load_value, softmax,  finish_mix, argmax};
 
 }  // namespace exactlm

@@ -8,8 +8,8 @@ namespace exactlm {
 
 // Weight tiles hold 16 outputs. Codes are stored as bytes with a bias of 128, four consecutive k together:
 //   w16 tile: [K4/4][2: hi, lo][16][4]   w8 tile: [K32/4][16][4], multipliers [K32/32][16]
-// A page of the KV cache holds 32 tokens of one head. Keys: two w16 (or w8, without groups) tiles whose outputs are tokens.
-// Values: [32/4][dp/16][limbs][16][4 tokens], signed. dp is the head dimension rounded up to 16.
+// A page of the KV cache holds 32 tokens of one head. Keys: two w16 (or w8, without groups) tiles whose outputs are
+// tokens. Values: [32/4][dp/16][limbs][16][4 tokens], signed. dp is the head dimension rounded up to 16.
 constexpr int kTileRows = 16;
 constexpr int kGroup = 32;
 constexpr int kPageTokens = 32;
@@ -49,7 +49,7 @@ struct RowWeights {
 struct ElementwiseTable {
   const char* isa;
 
-  Status (*quantise)(const float* x, int n, int16_t* codes, int padded, float* scale);                  // 2.2
+  Status (*quantise)(const float* x, int n, int16_t* codes, int padded, float* scale);                     // 2.2
   Status (*norm_quantise)(float* x, const float* y, const float* gain, int n, double eps, int16_t* codes,  // 5
                           int padded, float* scale, float* scratch);
   Status (*swiglu_quantise)(const float* gate, const float* up, int n, int16_t* codes, int padded, float* scale,  // 9.2
@@ -57,12 +57,14 @@ struct ElementwiseTable {
   void (*add)(float* x, const float* y, int n);
 
   void (*embed_w16)(const uint8_t* w, const float* s_w, int64_t row, int k, int n, float* x);  // 10.1
-  void (*embed_w8)(const uint8_t* w, const uint16_t* multipliers, const float* s_w, int64_t row, int k, int n, float* x);
+  void (*embed_w8)(const uint8_t* w, const uint16_t* multipliers, const float* s_w, int64_t row, int k, int n,
+                   float* x);
 
-  void (*rope_table)(uint64_t position, const uint64_t* frequency, int half, float factor, float* cosine, float* sine);  // 6
-  void (*rope)(const float* x, const float* cosine, const float* sine, int half, float* out);                            // 6.4
-  void (*hadamard)(float* x, int d, int is_key);                                                                       // 7.3
-  Status (*quantise8)(const float* x, int n, int16_t* codes, float* scale);                                             // 2.4
+  void (*rope_table)(uint64_t position, const uint64_t* frequency, int half, float factor, float* cosine,
+                     float* sine);                                                             // 6
+  void (*rope)(const float* x, const float* cosine, const float* sine, int half, float* out);  // 6.4
+  void (*hadamard)(float* x, int d, int is_key);                                               // 7.3
+  Status (*quantise8)(const float* x, int n, int16_t* codes, float* scale);                    // 2.4
 
   // One token's key (value) codes into slot `slot` of a page. `limbs` is 2 for code16, 1 for code8.
   void (*store_key)(const int16_t* codes, int d, int dp, int limbs, int slot, uint8_t* keys);

@@ -1,0 +1,94 @@
+#include "pool.h"
+
+#include <chrono>
+
+#include "fp_environment.h"
+
+namespace exactlm {
+namespace {
+
+constexpr uint64_t kOpen = 1ULL << 31;
+constexpr uint64_t kJoinedMask = kOpen - 1;
+constexpr auto kSpin = std::chrono::microseconds(50);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Spins until ready() or the time is over; says which.
+template <typename Ready>
+bool spin(Ready ready) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return ready();
+}
+
+}  // namespace
+
+Pool::Pool(int num_threads) {
+  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
+}
+
+Pool::~Pool() {
+  stop_.store(true);
+  wake_.fetch_add(1);
+  wake_.notify_all();
+  for (std::thread& t : workers_) t.join();
+}
+
+void Pool::drain(const std::function<void(int64_t, int)>& task, int64_t num_tasks, int thread) {
+  const FpEnvironment environment;
+  for (int64_t i = next_.fetch_add(1); i < num_tasks; i = next_.fetch_add(1)) task(i, thread);
+}
+
+void Pool::run(int64_t num_tasks, const std::function<void(int64_t, int)>& task) {
+  if (workers_.empty() || num_tasks <= 1) {
+    const FpEnvironment environment;
+    for (int64_t i = 0; i < num_tasks; ++i) task(i, 0);
+    return;
+  }
+  task_ = &task;
+  num_tasks_ = num_tasks;
+  next_.store(0);
+  finished_.store(0);
+  const uint64_t generation = (state_.load() >> 32) + 1;
+  state_.store(generation << 32 | kOpen);
+  wake_.fetch_add(1);
+  wake_.notify_all();
+  drain(task, num_tasks, 0);
+  const uint32_t joined = static_cast<uint32_t>(state_.fetch_and(~kOpen) & kJoinedMask);
+  if (!spin([&] { return finished_.load() == joined; })) {
+    for (uint32_t done = finished_.load(); done != joined; done = finished_.load()) finished_.wait(done);
+  }
+}
+
+void Pool::work(int thread) {
+  uint32_t seen = wake_.load();
+  uint64_t last = 0;  // generation of the last job joined
+  for (;;) {
+    if (!spin([&] { return wake_.load() != seen; })) wake_.wait(seen);
+    seen = wake_.load();
+    if (stop_.load()) return;
+    uint64_t state = state_.load();
+    bool joined = false;
+    while ((state & kOpen) != 0 && state >> 32 != last && !joined) {
+      joined = state_.compare_exchange_weak(state, state + 1);
+    }
+    if (!joined) continue;
+    last = state >> 32;
+    drain(*task_, num_tasks_, thread);
+    finished_.fetch_add(1);
+    finished_.notify_one();
+  }
+}
+
+}  // namespace exactlm
