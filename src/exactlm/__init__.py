@@ -1,0 +1,1 @@
+"""exactlm: deterministic LLM inference. Same prompt, same bytes."""
