@@ -1,0 +1,125 @@
+"""Writes a model directory: into a temporary directory beside the target, renamed when complete. spec/format.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exactlm.errors import FormatError
+from exactlm.format.digest import file_json, sha256_array, sha256_file
+from exactlm.numerics import SPEC_VERSION
+
+FORMAT_VERSION = 1
+ALIGN = 64
+WEIGHTS_FILE = "model.safetensors"
+ITEM_BYTES = {"U8": 1, "U16": 2, "F32": 4}
+
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+class ModelWriter:
+    """Use as a context manager: leaves the whole model at `target`, or nothing.
+
+    `shapes` names every tensor in file order with its dtype and shape, so that the header is known before the first tensor.
+    """
+
+    def __init__(self, target: Path, shapes: Shapes, *, overwrite: bool = False) -> None:
+        self.target, self._shapes, self._overwrite = target, dict(shapes), overwrite
+        if target.exists() and not overwrite:
+            raise FormatError(f"{target} exists already; choose another directory, or allow overwriting it (--overwrite)")
+        if target.exists() and not (target.is_dir() and (target / "manifest.json").is_file()):
+            raise FormatError(f"{target} exists and is not an exactlm model, so it is not overwritten; choose another directory")
+        self._tensors: dict[str, dict[str, Any]] = {}
+        self._pending = list(self._shapes)
+
+    def __enter__(self) -> ModelWriter:
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        self._directory = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
+        self._file: BinaryIO = (self._directory / WEIGHTS_FILE).open("wb")
+        self._hash = hashlib.sha256()
+        self._append(_header(self._shapes))
+        return self
+
+    def _append(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+
+    def write_tensor(self, name: str, array: NDArray[np.generic]) -> None:
+        """Appends the next tensor; its name, dtype and shape must be the announced ones."""
+        dtype, shape = self._shapes[name]
+        expected = {"U8": np.uint8, "U16": np.uint16, "F32": np.float32}[dtype]
+        if self._pending.pop(0) != name or array.dtype != expected or array.shape != shape:
+            raise FormatError(f"tensor {name!r} {array.dtype} {list(array.shape)} is not the next one of the plan, {dtype} {list(shape)}")
+        little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+        self._append(little.reshape(-1).view(np.uint8).data)
+        self._tensors[name] = {"dtype": dtype, "shape": list(shape), "sha256": sha256_array(array)}
+
+    def write_file(self, name: str, data: bytes) -> None:
+        """Adds a file beside the weights."""
+        (self._directory / name).write_bytes(data)
+
+    def finish(self, source: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """Writes the manifest and puts the directory in place."""
+        if self._pending:
+            raise FormatError(f"tensor {self._pending[0]!r} was announced but not written")
+        self._file.close()
+        files = {}
+        for path in sorted(self._directory.iterdir()):
+            digest = self._hash.hexdigest() if path.name == WEIGHTS_FILE else sha256_file(path)
+            files[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
+        manifest = {
+            "format": "exactlm",
+            "format_version": FORMAT_VERSION,
+            "spec_version": SPEC_VERSION,
+            "files": files,
+            "tensors": self._tensors,
+            "source": dict(source),
+            "report": dict(report),
+        }
+        (self._directory / "manifest.json").write_bytes(file_json(manifest))
+        self._directory.chmod(0o755)
+        _sync(self._directory)
+        self._replace()
+
+    def _replace(self) -> None:
+        if not self.target.exists():
+            self._directory.rename(self.target)
+            return
+        old = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
+        self.target.rename(old / "model")
+        self._directory.rename(self.target)
+        shutil.rmtree(old)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+        if self._directory.exists():
+            shutil.rmtree(self._directory)
+
+
+def _sync(directory: Path) -> None:
+    for path in directory.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _header(shapes: Shapes) -> bytes:
+    entries, offset = {}, 0
+    for name, (dtype, shape) in shapes.items():
+        size = ITEM_BYTES[dtype] * int(np.prod(shape, dtype=np.int64))
+        if size % ALIGN:
+            raise FormatError(f"tensor {name!r} has {size} bytes, not a multiple of {ALIGN}")
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGN)
+    return len(text).to_bytes(8, "little") + text
