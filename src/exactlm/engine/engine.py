@@ -1,0 +1,155 @@
+"""The loop: step = schedule, forward, sample, commit. A sequence's answer does not depend on who shares its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from exactlm.engine.batch import Batch, make_batch
+from exactlm.engine.config import DEFAULT_KV_TOKENS, EngineConfig
+from exactlm.engine.kv_cache import PageAllocator, pages_for
+from exactlm.engine.sampler import top_logprobs
+from exactlm.engine.sampling_params import SamplingParams
+from exactlm.engine.scheduler import Scheduler, Slice
+from exactlm.engine.sequence import OutputDigest, Sequence
+from exactlm.errors import CapacityError, NumericError, RequestError
+from exactlm.kernels.api import F32, PAGE_TOKENS
+from exactlm.models.decoder import HEAD_ROWS, Decoder
+
+
+class Engine:
+    """Runs sequences over one decoder. Not safe for several threads at once: llm.py holds a lock."""
+
+    def __init__(self, decoder: Decoder, eos_ids: frozenset[int], config: EngineConfig) -> None:
+        self.decoder, self.eos_ids, self.config = decoder, eos_ids, config
+        self.context_tokens = decoder.config.max_position_embeddings
+        num_pages = pages_for(config.kv_tokens or max(self.context_tokens, DEFAULT_KV_TOKENS))
+        self.pages = PageAllocator(num_pages)
+        self.cache = decoder.make_cache(num_pages)
+        self.scheduler = Scheduler(config, self.pages)
+
+    def add(self, prompt_ids: list[int], params: SamplingParams) -> Sequence:
+        """Queues a request. RequestError if the prompt is empty, out of the vocabulary or too long; CapacityError if it can never fit."""
+        self._check_prompt(prompt_ids)
+        room = self.context_tokens - len(prompt_ids)
+        if room < (params.max_tokens or 1):
+            raise RequestError(
+                f"the prompt has {len(prompt_ids)} tokens and max_tokens is {params.max_tokens}: "
+                f"together more than the model's context of {self.context_tokens}"
+            )
+        max_tokens = params.max_tokens or room
+        self._check_room(len(prompt_ids) + max_tokens)
+        sequence = Sequence(prompt_ids, params, max_tokens, OutputDigest(prompt_ids))
+        self.scheduler.waiting.append(sequence)
+        return sequence
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Ends a request now; its pages are free when this returns."""
+        if not sequence.is_finished:
+            self._finish(sequence, "cancelled")
+
+    def step(self) -> list[Sequence]:
+        """One step; returns the sequences that got a token or failed. With nothing to do, returns []."""
+        slices = self.scheduler.schedule()
+        if not slices:
+            return []
+        try:
+            return self._run(slices)
+        except NumericError as error:
+            if len(slices) > 1:  # one sequence's NaN is not its neighbours' business: writing the cache again is idempotent
+                return [s for piece in slices for s in self._run_alone(piece)]
+            return self._fail(slices[0].sequence, error)
+
+    def _run_alone(self, piece: Slice) -> list[Sequence]:
+        try:
+            return self._run([piece])
+        except NumericError as error:
+            return self._fail(piece.sequence, error)
+
+    def _run(self, slices: list[Slice]) -> list[Sequence]:
+        batch = make_batch(slices)
+        decoder = self.decoder
+        codes, scales = decoder.forward(
+            batch.ids, batch.first_token, batch.positions, batch.page_table, batch.rows, self.cache
+        )
+        ready = [s.sequence for s in slices if s.is_last]
+        tokens: list[int] = []
+        for begin in range(0, len(ready), HEAD_ROWS):
+            block = ready[begin : begin + HEAD_ROWS]
+            logits = decoder.logits(codes[begin : begin + HEAD_ROWS], scales[begin : begin + HEAD_ROWS])
+            tokens += decoder.choose(len(block))
+            for i, sequence in enumerate(block):
+                self._check_choice(sequence, tokens[begin + i])
+                if sequence.params.logprobs is not None:
+                    row = logits[i, : decoder.config.num_tokens]
+                    sequence.logprobs.append(top_logprobs(row, tokens[begin + i], sequence.params.logprobs))
+        self._commit(batch, ready, tokens, codes, scales)
+        return ready
+
+    def _check_choice(self, sequence: Sequence, token: int) -> None:
+        if token < 0:
+            raise NumericError(f"step {len(sequence.output_ids)}: a logit is NaN or infinite")
+
+    def _commit(self, batch: Batch, ready: list[Sequence], tokens: list[int], codes: np.ndarray, scales: F32) -> None:
+        for piece in batch.slices:
+            piece.sequence.num_cached += piece.count
+        hidden = self.decoder.config.hidden_size
+        for i, (sequence, token) in enumerate(zip(ready, tokens, strict=True)):
+            sequence.digest.add(codes[i, :hidden], scales[i], token)
+            sequence.output_ids.append(token)
+            if token in sequence.params.stop_token_ids or (token in self.eos_ids and not sequence.params.ignore_eos):
+                self._finish(sequence, "stop")
+            elif len(sequence.output_ids) == sequence.max_tokens:
+                self._finish(sequence, "length")
+
+    def stop(self, sequence: Sequence) -> None:
+        """Ends a sequence whose text reached a stop string."""
+        if not sequence.is_finished:
+            self._finish(sequence, "stop")
+        sequence.finish_reason = "stop"
+
+    def _fail(self, sequence: Sequence, error: NumericError) -> list[Sequence]:
+        sequence.error = error
+        self._finish(sequence, "error")
+        return [sequence]
+
+    def _finish(self, sequence: Sequence, reason: str) -> None:
+        sequence.finish_reason = reason
+        self.scheduler.remove(sequence)
+
+    def prompt_logits(self, token_ids: list[int]) -> Iterator[F32]:
+        """Logits of every position in blocks [<=64, V], in order; each is a view that the next block overwrites."""
+        self._check_prompt(token_ids)
+        if len(token_ids) > self.context_tokens:
+            raise RequestError(f"{len(token_ids)} tokens are more than the model's context of {self.context_tokens}")
+        self._check_room(len(token_ids))
+        sequence = Sequence(token_ids, SamplingParams(), 1, OutputDigest(token_ids))
+        sequence.pages = self.pages.allocate(pages_for(len(token_ids)))
+        try:
+            while sequence.num_pending:
+                piece = Slice(sequence, min(sequence.num_pending, self.config.chunk_tokens))
+                batch = make_batch([piece])
+                rows = np.arange(piece.count, dtype=np.int32)
+                codes, scales = self.decoder.forward(
+                    batch.ids, batch.first_token, batch.positions, batch.page_table, rows, self.cache
+                )
+                for begin in range(0, piece.count, HEAD_ROWS):
+                    yield self.decoder.logits(codes[begin : begin + HEAD_ROWS], scales[begin : begin + HEAD_ROWS])
+                sequence.num_cached += piece.count
+        finally:
+            self.pages.free(sequence.pages)
+
+    def _check_prompt(self, ids: list[int]) -> None:
+        if not ids:
+            raise RequestError("the prompt has no tokens; give at least one")
+        limit = self.decoder.config.num_tokens
+        for at, i in enumerate(ids):
+            if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < limit:
+                raise RequestError(f"token {at} of the prompt is {i!r}; ids of this model run from 0 to {limit - 1}")
+
+    def _check_room(self, num_tokens: int) -> None:
+        if pages_for(num_tokens) > self.pages.num_pages:
+            raise CapacityError(
+                f"{num_tokens} tokens are needed, the KV cache holds {self.pages.num_pages * PAGE_TOKENS}: raise kv_tokens or lower max_tokens"
+            )
