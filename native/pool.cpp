@@ -9,7 +9,10 @@ namespace {
 
 constexpr uint64_t kOpen = 1ULL << 31;
 constexpr uint64_t kJoinedMask = kOpen - 1;
-constexpr auto kSpin = std::chrono::microseconds(50);
+// Longer than the pause between two steps, so that a busy pool never sleeps; short where threads outnumber processors,
+// since there a spinning thread keeps a working one from running.
+constexpr auto kLongSpin = std::chrono::microseconds(500);
+constexpr auto kShortSpin = std::chrono::microseconds(5);
 
 void pause() {
 #if defined(__x86_64__)
@@ -21,8 +24,8 @@ void pause() {
 
 // Spins until ready() or the time is over; says which.
 template <typename Ready>
-bool spin(Ready ready) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
+bool spin(std::chrono::microseconds time, Ready ready) {
+  const auto end = std::chrono::steady_clock::now() + time;
   do {
     for (int i = 0; i < 16; ++i) {
       if (ready()) return true;
@@ -34,7 +37,8 @@ bool spin(Ready ready) {
 
 }  // namespace
 
-Pool::Pool(int num_threads) {
+Pool::Pool(int num_threads)
+    : spin_(num_threads <= static_cast<int>(std::thread::hardware_concurrency()) ? kLongSpin : kShortSpin) {
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }
 
@@ -66,7 +70,7 @@ void Pool::run(int64_t num_tasks, const std::function<void(int64_t, int)>& task)
   wake_.notify_all();
   drain(task, num_tasks, 0);
   const uint32_t joined = static_cast<uint32_t>(state_.fetch_and(~kOpen) & kJoinedMask);
-  if (!spin([&] { return finished_.load() == joined; })) {
+  if (!spin(spin_, [&] { return finished_.load() == joined; })) {
     for (uint32_t done = finished_.load(); done != joined; done = finished_.load()) finished_.wait(done);
   }
 }
@@ -75,7 +79,7 @@ void Pool::work(int thread) {
   uint32_t seen = wake_.load();
   uint64_t last = 0;  // generation of the last job joined
   for (;;) {
-    if (!spin([&] { return wake_.load() != seen; })) wake_.wait(seen);
+    if (!spin(spin_, [&] { return wake_.load() != seen; })) wake_.wait(seen);
     seen = wake_.load();
     if (stop_.load()) return;
     uint64_t state = state_.load();

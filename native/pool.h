@@ -2,6 +2,7 @@
 // split depends on timing; results may not, which is why every task writes its own outputs and sums are integers.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <thread>
@@ -24,6 +25,8 @@ class Pool {
  private:
   void work(int thread);
   void drain(const std::function<void(int64_t, int)>& task, int64_t num_tasks, int thread);
+
+  const std::chrono::microseconds spin_;
 
   // generation << 32 | open << 31 | number of workers that joined. A worker that wakes late finds the job closed and
   // joins nothing, so a caller never waits for a thread that the system has not scheduled.

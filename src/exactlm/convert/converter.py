@@ -17,8 +17,9 @@ from exactlm.models.config import ModelConfig
 from exactlm.models.weights import Vector, plan, stored_shapes
 from exactlm.text.gguf_tokenizer import build_from_gguf
 from exactlm.text.hf_tokenizer import build_from_directory
-from exactlm.text.settings import TextFiles
+from exactlm.text.tokenizer import Tokenizer, write_text_files
 
+TextFiles = tuple[str, dict[str, Any], str | None]  # tokenizer.json, settings, chat template
 PRECISIONS = ("fp16", "int8")
 KV_CACHES = ("int16", "int8")
 
@@ -51,8 +52,7 @@ class Converter:
                 tensors[item.name] = stored.report
                 bar.advance(task)
             writer.write_file("config.json", file_json(config.to_dict()))
-            for name, data in text.files().items():
-                writer.write_file(name, data)
+            write_text_files(writer.directory, *text)
             source = {"kind": self.checkpoint.kind, "files": {n: sha256_file(p) for n, p in sorted(self.checkpoint.files.items())}}
             report = {"precision": config.precision, "kv_cache": config.kv_cache, "tensors": tensors}
             writer.finish(source, report)
@@ -98,9 +98,10 @@ def build_text(checkpoint: Checkpoint) -> TextFiles:
 
 def _num_tokens(text: TextFiles, config: ModelConfig) -> int:
     """Ids the tokenizer has; rows of the embedding beyond them are padding and are never chosen."""
-    if text.num_tokens > config.vocab_size:
-        raise CheckpointError(f"the tokenizer has {text.num_tokens} tokens, the embedding only {config.vocab_size} rows")
-    return text.num_tokens
+    num_tokens = Tokenizer(*text).num_tokens
+    if num_tokens > config.vocab_size:
+        raise CheckpointError(f"the tokenizer has {num_tokens} tokens, the embedding only {config.vocab_size} rows")
+    return num_tokens
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -21,8 +21,9 @@ from exactlm.models.decoder import HEAD_ROWS, Decoder
 class Engine:
     """Runs sequences over one decoder. Not safe for several threads at once: llm.py holds a lock."""
 
-    def __init__(self, decoder: Decoder, eos_ids: frozenset[int], config: EngineConfig) -> None:
+    def __init__(self, decoder: Decoder, eos_ids: frozenset[int], excluded_ids: frozenset[int], config: EngineConfig) -> None:
         self.decoder, self.eos_ids, self.config = decoder, eos_ids, config
+        self.excluded_ids = np.array(sorted(excluded_ids), np.int64)
         self.context_tokens = decoder.config.max_position_embeddings
         num_pages = pages_for(config.kv_tokens or max(self.context_tokens, DEFAULT_KV_TOKENS))
         self.pages = PageAllocator(num_pages)
@@ -78,7 +79,7 @@ class Engine:
         for begin in range(0, len(ready), HEAD_ROWS):
             block = ready[begin : begin + HEAD_ROWS]
             logits = decoder.logits(codes[begin : begin + HEAD_ROWS], scales[begin : begin + HEAD_ROWS])
-            tokens += decoder.choose(len(block))
+            tokens += decoder.choose(len(block), self.excluded_ids)
             for i, sequence in enumerate(block):
                 self._check_choice(sequence, tokens[begin + i])
                 if sequence.params.logprobs is not None:

@@ -30,7 +30,8 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 class ModelWriter:
     """Use as a context manager: leaves the whole model at `target`, or nothing.
 
-    `shapes` names every tensor in file order with its dtype and shape, so that the header is known before the first tensor.
+    `shapes` names every tensor in file order with its dtype and shape, so that the header is known before the first tensor. Other files may be
+    written into `directory` until finish().
     """
 
     def __init__(self, target: Path, shapes: Shapes, *, overwrite: bool = False) -> None:
@@ -39,13 +40,14 @@ class ModelWriter:
             raise FormatError(f"{target} exists already; choose another directory, or allow overwriting it (--overwrite)")
         if target.exists() and not (target.is_dir() and (target / "manifest.json").is_file()):
             raise FormatError(f"{target} exists and is not an exactlm model, so it is not overwritten; choose another directory")
+        self.directory = target  # until __enter__ makes the temporary one
         self._tensors: dict[str, dict[str, Any]] = {}
         self._pending = list(self._shapes)
 
     def __enter__(self) -> ModelWriter:
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        self._directory = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
-        self._file: BinaryIO = (self._directory / WEIGHTS_FILE).open("wb")
+        self.directory = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
+        self._file: BinaryIO = (self.directory / WEIGHTS_FILE).open("wb")
         self._hash = hashlib.sha256()
         self._append(_header(self._shapes))
         return self
@@ -66,7 +68,7 @@ class ModelWriter:
 
     def write_file(self, name: str, data: bytes) -> None:
         """Adds a file beside the weights."""
-        (self._directory / name).write_bytes(data)
+        (self.directory / name).write_bytes(data)
 
     def finish(self, source: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Writes the manifest and puts the directory in place."""
@@ -74,7 +76,7 @@ class ModelWriter:
             raise FormatError(f"tensor {self._pending[0]!r} was announced but not written")
         self._file.close()
         files = {}
-        for path in sorted(self._directory.iterdir()):
+        for path in sorted(self.directory.iterdir()):
             digest = self._hash.hexdigest() if path.name == WEIGHTS_FILE else sha256_file(path)
             files[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
         manifest = {
@@ -86,24 +88,24 @@ class ModelWriter:
             "source": dict(source),
             "report": dict(report),
         }
-        (self._directory / "manifest.json").write_bytes(file_json(manifest))
-        self._directory.chmod(0o755)
-        _sync(self._directory)
+        (self.directory / "manifest.json").write_bytes(file_json(manifest))
+        self.directory.chmod(0o755)
+        _sync(self.directory)
         self._replace()
 
     def _replace(self) -> None:
         if not self.target.exists():
-            self._directory.rename(self.target)
+            self.directory.rename(self.target)
             return
         old = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
         self.target.rename(old / "model")
-        self._directory.rename(self.target)
+        self.directory.rename(self.target)
         shutil.rmtree(old)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._file.close()
-        if self._directory.exists():
-            shutil.rmtree(self._directory)
+        if self.directory != self.target and self.directory.exists():
+            shutil.rmtree(self.directory)
 
 
 def _sync(directory: Path) -> None:

@@ -94,8 +94,11 @@ class Decoder:
         self.kernels.linear(self.weights.head, codes, scales, len(codes), self._w.logits)
         return self._w.logits[: len(codes), : self.config.vocab_size]
 
-    def choose(self, num_rows: int) -> list[int]:
-        """Greedy choice for each row of the last logits(); -1 where one is not finite."""
+    def choose(self, num_rows: int, excluded: I64) -> list[int]:
+        """Greedy choice for each row of the last logits(), never one of the ids `excluded`; -1 where a logit is not finite."""
+        if len(excluded):
+            finite = np.isfinite(self._w.logits[:num_rows, excluded])
+            self._w.logits[:num_rows, excluded] = np.where(finite, -np.finfo(np.float32).max, np.nan)
         self.kernels.argmax(self._w.logits, num_rows, self.config.num_tokens, self._w.best)
         return self._w.best[:num_rows].tolist()
 

@@ -1,0 +1,1 @@
+"""Checkpoints in (Hugging Face safetensors, GGUF), our model directory out."""

@@ -1,0 +1,241 @@
+"""The facade: a model directory becomes an LLM with generate, chat, stream, logits and score."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exactlm.engine.config import EngineConfig
+from exactlm.engine.engine import Engine
+from exactlm.engine.sampling_params import SamplingParams
+from exactlm.engine.sequence import Logprobs
+from exactlm.engine.sequence import Sequence as Request
+from exactlm.errors import RequestError, TemplateError
+from exactlm.format.reader import open_model
+from exactlm.kernels.select import select_kernels
+from exactlm.models.config import ModelConfig
+from exactlm.models.decoder import Decoder
+from exactlm.models.weights import load_weights
+from exactlm.numerics.activation import log_probabilities
+from exactlm.text.chat import render_chat
+from exactlm.text.stop import StopMatcher
+from exactlm.text.stream import StreamDecoder
+from exactlm.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One answer. `digest` is the SHA-256 of spec/numerics.md 11.3; `logprobs` has one id -> natural log for each token, if asked for."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    logprobs: list[Logprobs] | None
+    digest: str
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """A prompt and its answers."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+
+
+@dataclass(frozen=True)
+class StreamDelta:
+    """The next piece of a streamed answer; the last one has a finish_reason and the digest."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None = None
+    digest: str | None = None
+
+
+class _Answer:
+    """Turns a request's tokens into text as they come, and ends it at a stop string."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, request: Request, prompt: str | None) -> None:
+        self.request, self.prompt, self.text = request, prompt, ""
+        self._engine, self._tokenizer = engine, tokenizer
+        self._decoder, self._matcher = StreamDecoder(tokenizer), StopMatcher(request.params.stop)
+        self._seen = 0
+        self.is_done = False
+
+    def advance(self) -> str:
+        """Takes in the request's new tokens; returns the text that is now certain."""
+        if self.request.error is not None:
+            raise self.request.error
+        delta = ""
+        new = self.request.output_ids[self._seen :]
+        for token in new:
+            self._seen += 1
+            if self._hides(token):
+                continue
+            emitted, hit = self._matcher.push(self._decoder.push(token))
+            delta += emitted
+            if hit is not None:
+                return self._end_at_stop(delta)
+        if self.request.is_finished:
+            emitted, hit = self._matcher.push(self._decoder.finish())
+            delta += emitted
+            if hit is not None:
+                return self._end_at_stop(delta)
+            delta += self._matcher.finish()
+            self.is_done = True
+        self.text += delta
+        return delta
+
+    def _hides(self, token: int) -> bool:
+        """Whether the token is a control token, which has no text."""
+        return self._tokenizer.is_special(token)
+
+    def _end_at_stop(self, delta: str) -> str:
+        self._engine.stop(self.request)
+        self.is_done = True
+        self.text += delta
+        return delta
+
+    def output(self) -> RequestOutput:
+        r = self.request
+        logprobs = r.logprobs if r.params.logprobs is not None else None
+        answer = CompletionOutput(self.text, list(r.output_ids), r.finish_reason or "", logprobs, r.digest.hexdigest())
+        return RequestOutput(self.prompt, r.prompt_ids, [answer])
+
+
+class LLM:
+    """A model made by `exactlm convert`, ready to answer.
+
+    path: the model directory. The other arguments are capacity: none of them can change a bit of any answer. threads: None for EXACTLM_THREADS or all
+    processors. isa: None for EXACTLM_ISA or the fastest ("reference" is the NumPy definition). max_batch: sequences in a step. chunk_tokens: tokens
+    in a step. kv_tokens: tokens that the KV cache holds. Raises FormatError, ConfigError, IsaError.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        threads: int | None = None,
+        isa: str | None = None,
+        max_batch: int = 64,
+        chunk_tokens: int = 512,
+        kv_tokens: int | None = None,
+    ) -> None:
+        limits = EngineConfig(threads, isa, max_batch, chunk_tokens, kv_tokens)
+        kernels = select_kernels(isa, threads)
+        directory = open_model(path)
+        self.config = ModelConfig.from_dict(directory.config)
+        self.tokenizer = Tokenizer.load(directory.path)
+        self.fingerprint = directory.fingerprint
+        self.isa, self.threads = kernels.isa, kernels.num_threads
+        weights = load_weights(directory.tensors, self.config, kernels)
+        decoder = Decoder(self.config, weights, kernels, limits.step_tokens)
+        excluded = self.tokenizer.unsampled_ids & frozenset(range(self.config.num_tokens))
+        self._engine = Engine(decoder, self.tokenizer.eos_ids, excluded, limits)
+        self._lock = threading.Lock()
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """Answers of prompts (texts or lists of token ids), in their order, run together in shared steps.
+
+        params: one for all or one for each; None for the defaults. Raises RequestError, CapacityError, NumericError; then nothing is left running.
+        """
+        many = _as_list(prompts)
+        each = [params or SamplingParams()] * len(many) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(many):
+            raise RequestError(f"{len(each)} sampling parameters for {len(many)} prompts: give one for all or one for each")
+        answers: list[_Answer] = []
+        try:
+            with self._lock:
+                for prompt, p in zip(many, each, strict=True):
+                    answers.append(self._start(prompt, p))
+            while not all(a.is_done for a in answers):
+                with self._lock:
+                    if not all(a.request.is_finished for a in answers):
+                        self._engine.step()
+                    for answer in answers:
+                        if not answer.is_done:
+                            answer.advance()
+        finally:
+            self._drop(answers)
+        return [a.output() for a in answers]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamDelta]:
+        """The answer of one prompt in pieces; the pieces' texts joined are the text that generate gives. Closing the iterator cancels."""
+        answer = None
+        try:
+            with self._lock:
+                answer = self._start(prompt, params or SamplingParams())
+            while not answer.is_done:
+                seen = len(answer.request.output_ids)
+                with self._lock:
+                    if not answer.request.is_finished:
+                        self._engine.step()
+                    text = answer.advance()
+                ids = answer.request.output_ids[seen:]
+                if answer.is_done:
+                    yield StreamDelta(text, ids, answer.request.finish_reason, answer.request.digest.hexdigest())
+                elif text or ids:
+                    yield StreamDelta(text, ids)
+        finally:
+            self._drop([answer] if answer is not None else [])
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers of one conversation or several: messages of {"role": .., "content": ..}, rendered by the model's chat template."""
+        many = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        return self.generate([self.chat_ids(m) for m in many], params)  # type: ignore[arg-type]
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation; control tokens come from the template only, never from the messages' content."""
+        if self.tokenizer.chat_template is None:
+            raise TemplateError("this model has no chat template; use generate() with a prompt of your own")
+        rendered = render_chat(self.tokenizer.chat_template, messages, special_tokens=self.tokenizer.special_tokens)
+        return self.tokenizer.encode_segments(rendered.segments)
+
+    def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [T, V], the exact bits, of every position of a sequence of T token ids."""
+        with self._lock:
+            return np.concatenate([block.copy() for block in self._engine.prompt_logits(list(token_ids))])
+
+    def score(self, token_ids: Sequence[int]) -> list[float | None]:
+        """Log-probability (natural) of every token given those before it; None for the first. spec/numerics.md 10.4."""
+        ids = list(token_ids)
+        scores: list[float | None] = [None]
+        with self._lock:
+            for block in self._engine.prompt_logits(ids):
+                for row in block[: len(ids) - len(scores)]:
+                    scores.append(float(log_probabilities(row[: self.config.num_tokens])[ids[len(scores)]]))
+        return scores
+
+    def _start(self, prompt: Prompt, params: SamplingParams) -> _Answer:
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"sampling parameters must be a SamplingParams, not {type(params).__name__}")
+        text = prompt if isinstance(prompt, str) else None
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if text is not None and not ids:
+            raise RequestError(f"the prompt {text!r} has no tokens in this model's vocabulary; give at least one")
+        return _Answer(self._engine, self.tokenizer, self._engine.add(ids, params), text)
+
+    def _drop(self, answers: list[_Answer]) -> None:
+        with self._lock:
+            for answer in answers:
+                self._engine.cancel(answer.request)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], (int, np.integer))):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]

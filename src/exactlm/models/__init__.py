@@ -1,0 +1,1 @@
+"""Model definitions: configuration, weights by name, the forward pass. Knows kernels by their contract only."""
