@@ -1,4 +1,4 @@
-"""Builds a tokenizer from the `tokenizer.*` metadata of a GGUF file: byte-level BPE ("gpt2") or SentencePiece ("llama").
+"""Builds a tokenizer from GGUF metadata (`tokenizer.*`): byte-level BPE ("gpt2") or SentencePiece BPE ("llama").
 
 Receives a plain mapping of keys to Python values; knows nothing of how the file is read.
 """
