@@ -63,7 +63,7 @@ def _get(metadata: Mapping[str, Any], name: str, kind: type) -> Any:
 
 def _get_list(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
     key = f"tokenizer.ggml.{name}"
-    value = metadata.get(key)
+    value: Any = metadata.get(key)
     if hasattr(value, "tolist"):
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):

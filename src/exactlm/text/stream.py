@@ -31,5 +31,5 @@ class StreamDecoder:
         return self._utf8.decode(data)
 
     def finish(self) -> str:
-        """Return what is still held back: U+FFFD where the tokens end inside a character. Nothing may be pushed after."""
+        """Return what is still held back: U+FFFD where the tokens end inside a character. Push nothing after it."""
         return self._utf8.decode(b"", final=True)

@@ -94,17 +94,18 @@ class Tokenizer:
         return frozenset(self.settings.unused_ids) | self._spelling.undefined_ids
 
     @property
-    def control_tokens(self) -> tuple[str, ...]:
-        """The control tokens as text, sorted."""
-        return self._guard.control_tokens
+    def special_tokens(self) -> dict[str, str | list[str]]:
+        """The texts of the control tokens, by the names that chat templates use ("bos_token", "eos_token", ..).
 
-    @property
-    def special_tokens(self) -> dict[str, str]:
-        """Names that chat templates use ("bos_token", "eos_token", ...) with the tokens' texts."""
+        "additional_special_tokens" lists all control tokens.
+        """
         settings = self.settings
         ids = {"bos_token": settings.bos_token_id, "eos_token": settings.eos_token_id,
                "pad_token": settings.pad_token_id, "unk_token": settings.unk_token_id}  # fmt: skip
-        return {name: self._spelling.get_content(value) for name, value in ids.items() if value is not None}
+        named: dict[str, str | list[str]] = {
+            name: self._spelling.get_content(value) for name, value in ids.items() if value is not None
+        }
+        return {**named, "additional_special_tokens": list(self._guard.control_tokens)}
 
     def is_special(self, token_id: int) -> bool:
         """Tell whether `token_id` is a control token."""
