@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 import re
 from collections.abc import Mapping
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from exactlm.convert.gguf_header import TensorInfo, read_header
 from exactlm.convert.source import F32, Checkpoint, SourceTensor, check_tensors
-from exactlm.errors import CheckpointError, ConfigError, UnsupportedError
+from exactlm.errors import ConfigError, UnsupportedError
 from exactlm.models.config import ModelConfig
-from exactlm.models.rope_scaling import RopeScaling
+from exactlm.models.rope_scaling import RopeScaling, from_divisors
 
 SUPPORTED = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -111,7 +112,8 @@ class GgufCheckpoint(Checkpoint):
                 raise UnsupportedError(f"{path}: tensor {name!r} has no place in the llama architecture; converting would drop it")
         self.config = _config(metadata, infos)
         if factors is not None:
-            _check_factors(path, self.config, GgufTensor(path, data, factors, ROPE_FACTORS, None).read().reshape(-1))
+            values = GgufTensor(path, data, factors, ROPE_FACTORS, None).read().reshape(-1)
+            self.config = _apply_factors(path, self.config, values)
         heads = {"attn_q": self.config.num_heads, "attn_k": self.config.num_kv_heads}
         tensors: dict[str, SourceTensor] = {}
         for name, info in infos.items():
@@ -219,13 +221,12 @@ def _scaling(m: _Metadata) -> RopeScaling | None:
     raise UnsupportedError(f"{m.path}: llama.rope.scaling.type={kind!r} is not implemented; 'none', 'linear' and 'yarn' are")
 
 
-def _check_factors(path: Path, config: ModelConfig, factors: F32) -> None:
-    """rope_freqs.weight divides each frequency (llama3 scaling): accepted only where it divides by one."""
-    if len(factors) != config.head_dim // 2:
-        raise CheckpointError(f"{path}: tensor {ROPE_FACTORS!r} has {len(factors)} values, half the head dimension is {config.head_dim // 2}")
-    if np.any(factors != 1):
-        raise UnsupportedError(
-            f"{path}: tensor {ROPE_FACTORS!r} scales the rotary frequencies (llama3) without the parameters they came from; "
-            "convert the Hugging Face checkpoint, whose config.json has them"
-        )
-
+def _apply_factors(path: Path, config: ModelConfig, factors: F32) -> ModelConfig:
+    """rope_freqs.weight divides each frequency: how GGUF stores llama3 scaling."""
+    if config.rope_scaling is not None:
+        raise UnsupportedError(f"{path}: tensor {ROPE_FACTORS!r} together with llama.rope.scaling.type is not implemented")
+    if np.all(factors == 1):
+        return config
+    scaled = dataclasses.replace(config, rope_scaling=from_divisors(factors.tolist(), str(path)))
+    scaled.check(str(path))
+    return scaled

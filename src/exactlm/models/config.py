@@ -139,6 +139,8 @@ class ModelConfig:
             _require(_is_number(number) and 0 < number < 1e12, file, name, number, "a positive number")
         for name in ("tie_word_embeddings", "attention_bias", "mlp_bias"):
             _require(isinstance(getattr(self, name), bool), file, name, getattr(self, name), "true or false")
+        divisors = self.rope_scaling.divisors if self.rope_scaling is not None else None
+        _require(divisors is None or len(divisors) == self.head_dim // 2, file, "rope divisors", divisors, f"{self.head_dim // 2} numbers")
         window = self.attention_window
         _require(window is None or _is_int(window, 1), file, "attention_window", window, "a number of tokens from 1 up, or null")
         _require(self.model_type in ARCHITECTURES, file, "model_type", self.model_type, " or ".join(ARCHITECTURES))

@@ -51,6 +51,8 @@ def _scaled(a: list[Decimal], config: ModelConfig) -> list[Decimal]:
         return a
     with localcontext() as context:
         context.prec = PRECISION
+        if s.divisors is not None:
+            return [x / Decimal(v) for x, v in zip(a, s.divisors, strict=True)]
         factor = Decimal(s.factor)
         if s.kind == "linear":
             return [x / factor for x in a]

@@ -21,7 +21,7 @@ NUMBERS = {  # kind -> (required keys, optional keys)
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """kind: linear, dynamic, llama3 or yarn. spec/numerics.md 6.5 says what the numbers do."""
+    """kind: linear, dynamic, llama3, yarn, or divisors (GGUF's rope_freqs). spec/numerics.md 6.5 says what the numbers do."""
 
     kind: str
     factor: float
@@ -34,6 +34,7 @@ class RopeScaling:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool | None = None
+    divisors: tuple[float, ...] | None = None
 
     @classmethod
     def from_dict(cls, value: Any, file: str) -> RopeScaling:
@@ -41,7 +42,16 @@ class RopeScaling:
         names = {f.name for f in fields(cls)}
         if not isinstance(value, Mapping) or names != set(value):
             raise ConfigError(f"{file}: rope_scaling={value!r:.200}: must be an object of {', '.join(sorted(names))}")
+        if value["kind"] == "divisors":
+            return from_divisors(value["divisors"], file)
         return _make(str(value["kind"]), {k: v for k, v in value.items() if k != "kind" and v is not None}, file)
+
+
+def from_divisors(values: Any, file: str) -> RopeScaling:
+    """Scaling that divides each frequency by a number of its own."""
+    if not isinstance(values, (list, tuple)) or not all(_is_number(v) and v > 0 for v in values):
+        raise ConfigError(f"{file}: rope divisors={values!r:.100}: must be positive numbers, one for each pair of the head dimension")
+    return RopeScaling(kind="divisors", factor=1.0, divisors=tuple(float(v) for v in values))
 
 
 def parse_rope(config: Mapping[str, Any], file: str) -> tuple[float, RopeScaling | None]:
