@@ -1,0 +1,7 @@
+"""python -m exactlm."""
+
+import sys
+
+from exactlm.cli import main
+
+sys.exit(main())
