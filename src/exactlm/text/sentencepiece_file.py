@@ -27,8 +27,10 @@ def read_sentencepiece(path: Path) -> dict[str, Any]:
     scores: list[float] = []
     types: list[int] = []
     model_type, normalization = 1, Normalization(squeezes_spaces=True)
+    seen: set[int] = set()
     try:
         for field, value in _iterate_fields(path.read_bytes()):
+            seen.add(field)
             if field == 1:  # SentencePiece: piece = 1, score = 2, type = 3
                 entry = dict(_iterate_fields(_as_bytes(value)))
                 pieces.append(_as_bytes(entry.get(1, b"")).decode("utf-8"))
@@ -42,6 +44,8 @@ def read_sentencepiece(path: Path) -> dict[str, Any]:
                 normalization = Normalization(bool(spec.get(3, 1)), bool(spec.get(4, 1)), charsmap)
     except (ValueError, IndexError, TypeError, struct.error) as error:
         raise TokenizerError(f"{path}: damaged SentencePiece model ({error}); download it again") from None
+    if not {1, 2, 3} <= seen:
+        raise TokenizerError(f"{path}: pieces, training or normalization are missing: cut short? Download it again")
     if model_type != _BPE:
         raise UnsupportedError(f"{path}: SentencePiece model type {model_type}; only BPE (2) is implemented")
     return build_sentencepiece(pieces, scores, types, normalization)

@@ -63,6 +63,7 @@ class TemplateProcess:
     def _get_process(self) -> "subprocess.Popen[bytes]":
         if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
             return self._process
+        self._end()
         if not sys.executable:
             raise TemplateError("chat templates are rendered in a Python process, but sys.executable is empty")
         folders = {str(Path(str(module.__file__)).parent.parent) for module in (jinja2, markupsafe)}
@@ -131,6 +132,8 @@ class TemplateProcess:
         if self._owner == os.getpid():
             process.kill()
             process.wait()
+        else:
+            process.returncode = 0  # our parent's child: leave it alone
 
 
 PROCESS = TemplateProcess()
