@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf import GGUFReader
 
+from exactlm.convert.gguf_header import read_header
 from exactlm.text.gguf_tokenizer import build_from_gguf
 from exactlm.text.tokenizer import Tokenizer
 
@@ -31,8 +31,10 @@ def need(path: Path) -> Path:
 
 @lru_cache(maxsize=8)
 def read_metadata(path: Path) -> dict[str, Any]:
-    reader = GGUFReader(path)
-    return {key: field.contents() for key, field in reader.fields.items() if key.startswith("tokenizer.")}
+    header, mapped = read_header(path)
+    metadata = {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
+    mapped.close()
+    return metadata
 
 
 def read_vocabulary(name: str) -> dict[str, Any]:
