@@ -56,10 +56,11 @@ def render_chat(
     variables = {
         "messages": check_messages(messages),
         "tools": _check_tools(tools),
-        "documents": None,
         "add_generation_prompt": add_generation_prompt,
-        **(template_kwargs or {}),
     }
+    if taken := sorted(set(template_kwargs or {}) & {*variables, *special_tokens}):
+        raise RequestError(f"template_kwargs: {', '.join(taken)} cannot be set this way")
+    variables |= {"documents": None, **(template_kwargs or {})}
     haystack = template + _dump(variables, "the template's variables")
     marks = _Marks.choose(_list_control(special_tokens), haystack)
     clock = DEFAULT_CLOCK if clock is None else clock

@@ -15,6 +15,7 @@ from exactlm.text.settings import TextSettings, dump_canonical
 # These classes rebuild the post-processor from add_bos_token/add_eos_token, whatever tokenizer.json says.
 _FLAG_CLASSES = ("Llama", "CodeLlama", "Gemma", "Cohere")
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_MAX_BYTES = 256 * 2**20
 
 Json = dict[str, Any]
 
@@ -25,6 +26,13 @@ def build_from_directory(directory: str | Path) -> tuple[str, Json, str | None]:
     TokenizerError names a damaged file or a contradiction; UnsupportedError what is not implemented.
     """
     folder = Path(directory)
+    try:
+        return _build(folder)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise TokenizerError(f"{folder}: malformed tokenizer files ({error!r:.200}); download them again") from None
+
+
+def _build(folder: Path) -> tuple[str, Json, str | None]:
     config = _read_object(folder / "tokenizer_config.json")
     tokens_map = _read_object(folder / "special_tokens_map.json")
     document = _read_document(folder)
@@ -46,7 +54,8 @@ def _read_document(folder: Path) -> Json:
         document["model"].setdefault("type", "BPE" if "merges" in document["model"] else "Unigram")
         if document["model"]["type"] not in ("BPE", "Unigram"):
             raise UnsupportedError(f"{path}: model type {document['model']['type']!r}; implemented: BPE, Unigram")
-        document["added_tokens"] = [_check_added(token, path) for token in document.get("added_tokens") or []]
+        vocab = document["model"]["vocab"]
+        document["added_tokens"] = [_check_added(token, vocab, path) for token in document.get("added_tokens") or []]
         return document
     model = folder / "tokenizer.model"
     if model.exists():
@@ -58,10 +67,15 @@ def _read_document(folder: Path) -> Json:
     )
 
 
-def _check_added(token: object, path: Path) -> Json:
+def _check_added(token: object, vocab: object, path: Path) -> Json:
     kinds = {"id": int, "content": str, "special": bool}
     if not isinstance(token, dict) or any(type(token.get(key)) is not kind for key, kind in kinds.items()):
         raise TokenizerError(f"{path}: added token {token!r:.80} lacks an id, content or special flag")
+    if isinstance(vocab, dict) and vocab.get(token["content"], token["id"]) != token["id"]:
+        raise TokenizerError(
+            f"{path}: {token['content']!r} is token {vocab[token['content']]} in the vocabulary "
+            f"but {token['id']} among the added tokens; download the file again"
+        )
     return token
 
 
@@ -203,6 +217,8 @@ def _read_object(path: Path) -> Json:
 
 
 def _read_text(path: Path) -> str:
+    if path.stat().st_size > _MAX_BYTES:
+        raise TokenizerError(f"{path}: {path.stat().st_size} bytes, more than {_MAX_BYTES}; not a tokenizer file")
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

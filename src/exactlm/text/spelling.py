@@ -12,6 +12,7 @@ from exactlm.errors import TokenizerError, UnsupportedError
 from exactlm.text.alphabet import BYTE_TO_CHAR, spell_bytes
 from exactlm.text.sentencepiece import SPACE
 
+_MAX_TOKENS = 2**24
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -21,12 +22,15 @@ class Spelling:
     def __init__(self, document: dict[str, Any], special_ids: Collection[int]) -> None:
         vocab = document["model"]["vocab"]
         pairs = vocab.items() if isinstance(vocab, dict) else ((entry[0], index) for index, entry in enumerate(vocab))
-        self._ids = {str(content): int(token_id) for content, token_id in pairs}
+        self._ids: dict[str, int] = dict(pairs)
         self._contents = {token_id: content for content, token_id in self._ids.items()}
         self._added: dict[int, str] = {token["id"]: token["content"] for token in document.get("added_tokens", [])}
         self._contents.update(self._added)
         self._ids.update((content, token_id) for token_id, content in self._added.items())
         self._special = frozenset(special_ids)
+        for content, token_id in self._ids.items():
+            if type(content) is not str or type(token_id) is not int or not 0 <= token_id < _MAX_TOKENS:
+                raise TokenizerError(f"tokenizer.json: entry {content!r:.60} has id {token_id!r:.60}")
         self.num_tokens = max(self._contents, default=-1) + 1
         self.is_byte_level, self.strips_space = _read_decoder(document.get("decoder"))
         self._has_byte_pieces = bool(document["model"].get("byte_fallback"))

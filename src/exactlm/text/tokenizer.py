@@ -20,6 +20,7 @@ from exactlm.text.spelling import Spelling
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "text.json"
 TEMPLATE_FILE = "chat_template.jinja"
+_OFF = {"post_processor": None, "truncation": None, "padding": None}
 
 
 def write_text_files(
@@ -50,16 +51,15 @@ class Tokenizer:
             raise TokenizerError(f"{TOKENIZER_FILE}: model type {model_kind!r}; only BPE and Unigram are implemented")
         self.settings = TextSettings.from_dict(settings, SETTINGS_FILE)
         self.chat_template = chat_template
-        self._spelling = Spelling(document, self.settings.special_ids)
         self._special = frozenset(self.settings.special_ids)
-        self._check_ids()
-        self._guard = ControlGuard(document, self.settings.special_ids, secrets.token_hex(16))
-        # The library's own prefix and suffix are replaced by ours, so that all ways in share one rule.
-        guarded = {**self._guard.document, "post_processor": None, "truncation": None, "padding": None}
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(guarded))
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"{TOKENIZER_FILE}: the tokenizers library refuses it: {error}") from None
+            self._spelling = Spelling(document, self.settings.special_ids)
+            self._guard = ControlGuard(document, self.settings.special_ids, secrets.token_hex(16))
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise TokenizerError(f"{TOKENIZER_FILE}: malformed ({error!r:.200}); convert the model again") from None
+        self._check_ids()
+        # The library's own prefix and suffix are replaced by ours, so that all ways in share one rule.
+        self._tokenizer = _make_library_tokenizer({**self._guard.document, **_OFF})
 
     @classmethod
     def load(cls, directory: str | Path) -> "Tokenizer":
@@ -194,6 +194,15 @@ class Tokenizer:
                     raise TokenizerError(
                         f"{SETTINGS_FILE}: {name} holds {token_id}, but ids end at {self.num_tokens - 1}"
                     )
+
+
+def _make_library_tokenizer(document: dict[str, Any]) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(document))
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # the library raises plain Exception, and its panics not even that
+        raise TokenizerError(f"{TOKENIZER_FILE}: the tokenizers library refuses it: {error}") from None
 
 
 def check_text(text: object) -> None:

@@ -209,3 +209,43 @@ def test_gaps_in_the_vocabulary_are_never_sampled(tiny_document, write_checkpoin
     assert tokenizer.encode("<late>", add_special_tokens=False) == [last + 3]
     assert tokenizer.unsampled_ids == {last + 1, last + 2}
     assert tokenizer.token_bytes(last + 1) == b""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vocab": {"a": -1}},
+        {"vocab": {"a": 2**40}},
+        {"vocab": {"a": "0"}},
+        {"vocab": {"a": None}},
+        {"vocab": 5},
+        {"vocab": [["a"]]},
+        {"merges": ["ab"]},
+        {"merges": [["a", "b", "c"]]},
+        {"merges": [["a", "nowhere"]]},
+        {"merges": None},
+        {"type": "WordLevel"},
+    ],
+)
+def test_hostile_models_are_refused(tiny_document, write_checkpoint, change):
+    tokenizer_json, settings_dict, _ = build_from_directory(write_checkpoint())
+    document = json.loads(tokenizer_json)
+    document["model"].update(change)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
+        Tokenizer(json.dumps(document), settings_dict)
+    with pytest.raises((TokenizerError, UnsupportedError)):
+        Tokenizer(*build_from_directory(write_checkpoint({**tiny_document, "model": document["model"]})))
+
+
+@pytest.mark.parametrize("key", ["added_tokens", "decoder", "pre_tokenizer", "normalizer", "post_processor"])
+@pytest.mark.parametrize("value", [5, "x", [5], {"type": "Unheard"}, {"type": "Sequence"}])
+def test_hostile_parts_are_refused(tiny_document, write_checkpoint, key, value):
+    with pytest.raises((TokenizerError, UnsupportedError)):
+        Tokenizer(*build_from_directory(write_checkpoint({**tiny_document, key: value})))
+
+
+def test_contradicting_ids_are_named(tiny_document, write_checkpoint):
+    document = json.loads(json.dumps(tiny_document))
+    document["added_tokens"][0]["content"] = "a"
+    with pytest.raises(TokenizerError, match=r"'a' is token \d+ in the vocabulary but \d+ among the added"):
+        build_from_directory(write_checkpoint(document))
