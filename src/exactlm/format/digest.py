@@ -34,7 +34,7 @@ def sha256_json(value: Any) -> str:
 def sha256_array(array: NDArray[np.generic]) -> str:
     """Of the array's bytes in row-major order, little-endian."""
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    return hashlib.sha256(little.reshape(-1).view(np.uint8)).hexdigest()
+    return hashlib.sha256(little.reshape(-1).view(np.uint8).data).hexdigest()
 
 
 def sha256_file(path: Path) -> str:

@@ -1,8 +1,11 @@
-"""Opens a model directory: manifest, configuration and memory-mapped tensors, checked before anything is used. spec/format.md."""
+"""Opens a model directory: manifest, configuration and mapped tensors, checked before anything is used. spec/format.md.
+
+Untrusted input: FormatError names the file and what is wrong. Knows nothing of what the tensors are for.
+"""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,28 +16,15 @@ from numpy.typing import NDArray
 
 from exactlm.errors import FormatError
 from exactlm.format.digest import sha256_array, sha256_file, sha256_json
+from exactlm.format.json_object import read_object
 from exactlm.format.tensorfile import TensorFile
-from exactlm.format.writer import FORMAT_VERSION, WEIGHTS_FILE
+from exactlm.format.writer import FORMAT_VERSION, TEXT_FILES, WEIGHTS_FILE
 from exactlm.numerics import SPEC_VERSION
 
-JSON_LIMIT = 64 << 20
-TEXT_FILES = ("chat_template.jinja", "text.json", "tokenizer.json")
+NEEDED = ("config.json", WEIGHTS_FILE, "tokenizer.json", "text.json")
 MANIFEST_KEYS = {"format", "format_version", "spec_version", "files", "tensors", "source", "report"}
-
-
-def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
-    """A JSON object; FormatError naming the file if it is absent, too large, not JSON or not an object."""
-    try:
-        if path.stat().st_size > limit:
-            raise FormatError(f"{path}: {path.stat().st_size} bytes is more than the {limit} expected of this file")
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise FormatError(f"{path}: no such file; is {path.parent} an exactlm model made by `exactlm convert`?") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: cannot be read as JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise FormatError(f"{path}: holds a {type(value).__name__}, an object is expected")
-    return value
+ABSENT = "is this an exactlm model, made by `exactlm convert`?"
+SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -67,57 +57,76 @@ class ModelDirectory:
 
 
 def open_model(path: str | Path) -> ModelDirectory:
-    """Opens and checks a model directory (sizes, names and versions; `verify` checks the digests)."""
+    """Opens and checks a model directory.
+
+    Sizes, names, versions, and the digest of every file but the weights, which are only mapped: `verify` reads those.
+    Raises FormatError.
+    """
     directory = Path(path)
     if not directory.is_dir():
         raise FormatError(f"{directory}: no such model directory; make one with `exactlm convert SRC -o {directory}`")
-    manifest = read_json(directory / "manifest.json")
-    _check_manifest(directory, manifest)
+    manifest = read_object(directory / "manifest.json", FormatError, ABSENT)
+    _check_manifest(directory / "manifest.json", manifest)
     for name, entry in manifest["files"].items():
-        _check_file(directory, name, entry)
-    config = read_json(directory / "config.json")
+        _check_file(directory / name, entry)
+    config = read_object(directory / "config.json", FormatError, ABSENT)
     file = TensorFile(directory / WEIGHTS_FILE)
     _check_tensors(directory, manifest, file)
     return ModelDirectory(directory, manifest, config, {name: file.array(name) for name in file.names()})
 
 
-def _check_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    where = directory / "manifest.json"
+def _check_manifest(where: Path, manifest: dict[str, Any]) -> None:
     if manifest.get("format") != "exactlm":
-        raise FormatError(f"{where}: format is {manifest.get('format')!r}, expected 'exactlm'")
+        raise FormatError(f"{where}: format is {manifest.get('format')!r:.100}, expected 'exactlm'")
     for key, ours in (("format_version", FORMAT_VERSION), ("spec_version", SPEC_VERSION)):
-        if manifest.get(key) != ours:
-            raise FormatError(f"{where}: {key} is {manifest.get(key)!r}, this exactlm reads {ours}; convert the checkpoint again")
-    if manifest.keys() != MANIFEST_KEYS:
-        odd = sorted(manifest.keys() ^ MANIFEST_KEYS)[0]
-        raise FormatError(f"{where}: key {odd!r} is {'unknown' if odd in manifest else 'missing'}")
-    for key, parts in (("files", ("bytes", "sha256")), ("tensors", ("dtype", "shape", "sha256"))):
-        table = manifest[key]
-        if not isinstance(table, dict) or not all(isinstance(e, dict) and set(e) == set(parts) for e in table.values()):
-            raise FormatError(f"{where}: {key} must map names to objects of {', '.join(parts)}")
-    for name in ("config.json", WEIGHTS_FILE, "tokenizer.json", "text.json"):
+        found = manifest.get(key)
+        if type(found) is not type(ours) or found != ours:
+            raise FormatError(
+                f"{where}: {key} is {found!r:.100}, this exactlm reads {ours}; convert the checkpoint again"
+            )
+    if odd := sorted(manifest.keys() ^ MANIFEST_KEYS):
+        raise FormatError(f"{where}: key {odd[0]!r:.100} is {'unknown' if odd[0] in manifest else 'missing'}")
+    for key in ("files", "tensors", "source", "report"):
+        if not isinstance(manifest[key], dict):
+            raise FormatError(f"{where}: {key} is not an object")
+    for key, parts in (("files", {"bytes", "sha256"}), ("tensors", {"dtype", "shape", "sha256"})):
+        for name, entry in manifest[key].items():
+            if not isinstance(entry, dict) or set(entry) != parts:
+                raise FormatError(f"{where}: {key}: {name!r:.100} must map to an object of {', '.join(sorted(parts))}")
+            if not isinstance(entry["sha256"], str) or not SHA256.fullmatch(entry["sha256"]):
+                raise FormatError(f"{where}: {key}: {name!r:.100}: sha256 is not 64 hexadecimal digits")
+    source = manifest["source"]
+    if set(source) != {"kind", "files"} or not isinstance(source["kind"], str) or not _is_digests(source["files"]):
+        raise FormatError(f"{where}: source must hold a kind and files with their SHA-256")
+    for name in NEEDED:
         if name not in manifest["files"]:
             raise FormatError(f"{where}: file {name!r} is not listed")
+    if odd := sorted(manifest["files"].keys() - {*NEEDED, *TEXT_FILES}):
+        raise FormatError(f"{where}: {odd[0]!r:.100} is not a file of a model directory")
 
 
-def _check_file(directory: Path, name: str, entry: dict[str, Any]) -> None:
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise FormatError(f"{directory / 'manifest.json'}: {name!r} is not a plain file name")
-    path = directory / name
+def _check_file(path: Path, entry: dict[str, Any]) -> None:
     if not path.is_file():
         raise FormatError(f"{path}: listed in manifest.json but missing")
     if (size := path.stat().st_size) != entry["bytes"]:
-        raise FormatError(f"{path}: has {size} bytes, manifest.json says {entry['bytes']}; it was cut or changed")
+        raise FormatError(
+            f"{path}: has {size} bytes, manifest.json says {entry['bytes']!r:.100}; it was cut or changed"
+        )
+    if path.name != WEIGHTS_FILE and sha256_file(path) != entry["sha256"]:
+        raise FormatError(f"{path}: its SHA-256 is not the one in manifest.json; it was changed after conversion")
 
 
 def _check_tensors(directory: Path, manifest: dict[str, Any], file: TensorFile) -> None:
     listed = manifest["tensors"]
     if odd := sorted(listed.keys() ^ set(file.names())):
         where = "manifest.json" if odd[0] in listed else WEIGHTS_FILE
-        raise FormatError(f"{directory}: tensor {odd[0]!r} stands only in {where}")
+        raise FormatError(f"{directory}: tensor {odd[0]!r:.200} stands only in {where}")
     for name, entry in listed.items():
-        if (file.dtype(name), list(file.shape(name))) != (entry["dtype"], entry["shape"]):
-            raise FormatError(
-                f"{directory / WEIGHTS_FILE}: tensor {name!r} is {file.dtype(name)} {list(file.shape(name))}, "
-                f"manifest.json says {entry['dtype']} {entry['shape']}"
-            )
+        found = (file.dtype(name), list(file.shape(name)))
+        if found != (entry["dtype"], entry["shape"]):
+            says = f"manifest.json says {entry['dtype']!r:.100} {entry['shape']!r:.100}"
+            raise FormatError(f"{directory / WEIGHTS_FILE}: tensor {name!r:.200} is {found[0]} {found[1]}, {says}")
+
+
+def _is_digests(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(v, str) and SHA256.fullmatch(v) for v in value.values())
