@@ -1,6 +1,7 @@
-"""Tiny random Hugging Face checkpoints, the same bytes everywhere: weights from Philox counters, a tokenizer built by rule.
+"""Tiny random Hugging Face checkpoints, the same bytes everywhere: weights from Philox counters, a tokenizer by rule.
 
-Knows the file formats of a checkpoint; does not know exactlm. Random weights give flat logits, which show a difference of one ulp.
+Knows the file formats of a checkpoint; does not know exactlm. Random weights give flat logits, which show a
+difference of one ulp.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def write_checkpoint(
     directory: str | Path, variant: str = "base", dtype: str = "float32", sharded: bool = False
 ) -> Path:
-    """Write a checkpoint of one of VARIANTS, its weights rounded to `dtype` (float32, float16, bfloat16); return the directory.
+    """Write a checkpoint of one of VARIANTS, its weights rounded to a dtype of DTYPES; return the directory.
 
-    sharded: two files and an index. "tied_rows" has a head whose rows 250 to 499 repeat rows 0 to 249: exact ties at every step.
+    sharded: two files and an index. "tied_rows" has a head whose rows 250 to 499 repeat rows 0 to 249: exact ties at
+    every step.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +95,7 @@ def make_config(variant: str = "base", dtype: str = "float32") -> dict[str, Any]
 
 
 def make_tensors(config: dict[str, Any], variant: str = "base") -> Iterator[tuple[str, F32]]:
-    """Name and float32 values of every tensor; a name has the same values in every variant that gives it the same shape."""
+    """Name and float32 values of every tensor; a name has the same values in all variants that agree on its shape."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     queries = config["num_attention_heads"] * config["head_dim"]
     keys = config["num_key_value_heads"] * config["head_dim"]
@@ -128,11 +130,12 @@ def draw(name: str, shape: tuple[int, ...], deviation: float) -> F32:
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little")
     raw = np.random.Philox(key=key).random_raw(int(np.prod(shape)))
     unit = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1  # [-1, 1)
-    return (unit * (deviation * 3**0.5)).astype(np.float32).reshape(shape)
+    values: F32 = (unit * (deviation * 3**0.5)).astype(np.float32)
+    return values.reshape(shape)
 
 
 def make_tokenizer() -> dict[str, Any]:
-    """tokenizer.json of a byte-level BPE: 256 bytes, space-letter and consonant-vowel pairs, three longer words, five control tokens."""
+    """tokenizer.json of a byte-level BPE: 256 bytes, pairs of letters, three longer words and five control tokens."""
     vowels, consonants = "aeiou", "bcdfghjklmnpqrstvwxyz"
     merges = [("Ġ", letter) for letter in "abcdefghijklmnopqrstuvwxyz"]
     merges += [*product(consonants, vowels), *product(vowels, consonants), *LONG_WORDS]
@@ -141,7 +144,7 @@ def make_tokenizer() -> dict[str, Any]:
         vocab[left + right] = len(vocab)
     added = [_added_token(len(vocab) + i, content) for i, content in enumerate(SPECIAL)]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None}
+    model: dict[str, Any] = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None}
     model |= {"end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
     return {
         "version": "1.0",
@@ -193,7 +196,7 @@ def _encode(values: F32, dtype: str) -> dict[str, Any]:
 
 
 def _write_tensors(path: Path, tensors: dict[str, dict[str, Any]]) -> None:
-    """A safetensors file: length of the header, header, data; written here because the library's writer differs between its versions."""
+    """Write a safetensors file by hand: the library's own writer changes its interface between versions."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, entry in tensors.items():
