@@ -76,7 +76,7 @@ void Pool::run(int64_t num_tasks, const std::function<void(int64_t, int)>& task)
 }
 
 void Pool::work(int thread) {
-  uint32_t seen = wake_.load();
+  uint32_t seen = 0;  // its value at construction: a thread that starts late still sees what happened before
   uint64_t last = 0;  // generation of the last job joined
   for (;;) {
     if (!spin(spin_, [&] { return wake_.load() != seen; })) wake_.wait(seen);
