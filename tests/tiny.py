@@ -54,7 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "window": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 24},
     "tied": {"tie_word_embeddings": True},
     "tied_rows": {},
-    "heads63": {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3},
+    "heads63": {"hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 3},
 }
 
 

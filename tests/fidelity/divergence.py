@@ -1,4 +1,4 @@
-"""How far our logits are from the oracle's: mean KL, worst KL, top-1 agreement. Knows arrays only; all sums are float64."""
+"""How far our logits are from the oracle's: mean KL, worst KL, top-1 agreement. Knows arrays only; sums are float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 64  # positions at a time: bounds the float64 copies
 
 @dataclass(frozen=True)
 class Divergence:
-    """Over all positions: KL(oracle || ours) in nats per token, and the share of positions with the same first choice."""
+    """Over all positions: KL(oracle || ours) in nats per token, and the share with the same first choice."""
 
     num_tokens: int
     mean_kl: float

@@ -2,8 +2,8 @@
 
     python oracle.py MODEL_DIR IDS.npy OUT.npy [--gguf-file NAME] [--decode]
 
-IDS: int64 [N, T], N sequences. OUT: float32 [N, T, V]. --decode: one token at a time with transformers' KV cache, which is
-how dynamic RoPE scaling is defined; otherwise each sequence in one pass.
+IDS: int64 [N, T], N sequences. OUT: float32 [N, T, V]. --decode: one token at a time with transformers' KV cache, as
+dynamic RoPE scaling is defined here; otherwise each sequence in one pass.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Runs the float oracle in its own process, under EXACTLM_ORACLE_PYTHON, and keeps its answers in .cache/oracle by digest.
+"""Runs the float oracle in its own process, under EXACTLM_ORACLE_PYTHON, and keeps its answers in .cache/oracle.
 
 Knows no model and no metric; it hands out arrays of logits.
 """

@@ -1,4 +1,4 @@
-"""Every variant of the tiny checkpoint against transformers, also beyond the original window of the RoPE-scaled ones."""
+"""Every variant of the tiny checkpoint against transformers, also beyond the original window of the RoPE-scaled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fidelity.divergence import measure
 from tests.fidelity.reference import Oracle
 from tests.tiny import NUM_TOKENS, VARIANTS, write_checkpoint
 
-LIMITS = {"fp16": 1e-6, "int8": 1e-2}
+LIMITS = {"fp16": 1e-6, "int8": 1.6e-3}
 IDS = (np.random.Philox(key=200).random_raw(200) % NUM_TOKENS).astype(np.int64)
 
 
