@@ -15,7 +15,18 @@ from exactlm.engine.scheduler import Scheduler, Slice
 from exactlm.engine.sequence import OutputDigest, Sequence
 from exactlm.errors import CapacityError, NumericError, RequestError
 from exactlm.kernels.api import F32, PAGE_TOKENS
+from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import HEAD_ROWS, Decoder
+
+
+MAX_CONTEXT = 1 << 24  # as ModelConfig has it for a window without scaling
+
+
+def count_context(config: ModelConfig) -> int:
+    """Tokens a sequence may have: the trained window, which dynamic RoPE scaling stretches by its factor."""
+    scaling = config.rope_scaling
+    factor = scaling.factor if scaling is not None and scaling.kind == "dynamic" else 1.0
+    return int(min(config.max_position_embeddings * max(factor, 1.0), MAX_CONTEXT))
 
 
 class Engine:
@@ -24,7 +35,7 @@ class Engine:
     def __init__(self, decoder: Decoder, eos_ids: frozenset[int], excluded_ids: frozenset[int], config: EngineConfig) -> None:
         self.decoder, self.eos_ids, self.config = decoder, eos_ids, config
         self.excluded_ids = np.array(sorted(excluded_ids), np.int64)
-        self.context_tokens = decoder.config.max_position_embeddings
+        self.context_tokens = count_context(decoder.config)
         num_pages = pages_for(config.kv_tokens or max(self.context_tokens, DEFAULT_KV_TOKENS))
         self.pages = PageAllocator(num_pages)
         self.cache = decoder.make_cache(num_pages)
