@@ -1,0 +1,136 @@
+"""exactlm beside llama.cpp: decode and prefill of the same model, rounds of the two engines alternating.
+
+Times are compared within a round, so what the machine does meanwhile hits both; README.md says how to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from process import Worker
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+PAIRS = {"int8": "Q8_0", "fp16": "F16"}
+TASKS = {"decode": 128, "prefill": 512}  # tokens
+FACTS = ("engine", "system")
+PAUSE_S = 0.05  # lets the threads of the engine that has just run go to sleep
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One task, precision and thread count: seconds of every round, engine by engine."""
+
+    task: str
+    precision: str
+    threads: int
+    ours_s: list[float]
+    peer_s: list[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Their time over ours, round by round: above 1 we are faster."""
+        return [peer / ours for ours, peer in zip(self.ours_s, self.peer_s, strict=True)]
+
+    @property
+    def best_ratio(self) -> float:
+        """Their best time over our best: what is left when other programs do not disturb either."""
+        return min(self.peer_s) / min(self.ours_s)
+
+
+def main() -> None:
+    a = parse_arguments()
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    if not a.no_peer and a.peer_python is None:
+        sys.exit("--peer-python is needed: an interpreter with llama-cpp-python (or --no-peer)")
+    load = os.getloadavg()[0]
+    facts: dict[str, Any] = {}
+    comparisons: list[Comparison] = []
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
+        bar = progress.add_task("rounds", total=len(a.precision) * len(a.threads) * (a.rounds + 1))
+        for precision in a.precision:
+            for threads in a.threads:
+                comparisons += compare(a, precision, threads, facts, lambda: progress.advance(bar))
+    console.print(make_table(comparisons))
+    machine = {"processors": os.cpu_count(), "load_before": load, "load_after": os.getloadavg()[0]}
+    for name, value in {**facts, "machine": machine}.items():
+        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
+    if a.json:
+        result = [
+            {**asdict(c), "ratios": c.ratios, "best_ratio": c.best_ratio if c.peer_s else None} for c in comparisons
+        ]
+        a.json.write_text(json.dumps({"facts": facts, "machine": machine, "results": result}, indent=1) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer-python", help="interpreter that has llama-cpp-python")
+    parser.add_argument("--no-peer", action="store_true", help="time exactlm only")
+    parser.add_argument("--models", type=Path, default=ROOT / ".cache" / "models", help="our model directories")
+    parser.add_argument("--peer-models", type=Path, default=ROOT / ".cache" / "peer", help="made by peer_models.py")
+    parser.add_argument("--precision", nargs="+", choices=PAIRS, default=list(PAIRS))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's seconds")
+    return parser.parse_args()
+
+
+def compare(
+    a: argparse.Namespace, precision: str, threads: int, facts: dict[str, Any], advance: Callable[[], None]
+) -> list[Comparison]:
+    """All tasks of one precision and thread count; both engines stay loaded, and each leads every second round."""
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    with ExitStack() as stack:
+        model = a.models / f"smollm2-135m-{precision}"
+        workers = {"ours": stack.enter_context(Worker(sys.executable, "exactlm", model, threads))}
+        if not a.no_peer:
+            model = a.peer_models / f"smollm2-135m-{PAIRS[precision]}.gguf"
+            workers["peer"] = stack.enter_context(Worker(a.peer_python, "llama.cpp", model, threads))
+        facts |= {name: {k: v for k, v in worker.facts.items() if k in FACTS} for name, worker in workers.items()}
+        for turn in range(a.rounds + 1):
+            for task, count in TASKS.items():
+                for name in list(workers)[:: 1 if turn % 2 else -1]:
+                    time.sleep(PAUSE_S)
+                    seconds[task, name].append(workers[name].ask(task, count))
+            advance()
+    # The first round warms caches and clocks.
+    return [
+        Comparison(task, precision, threads, seconds[task, "ours"][1:], seconds[task, "peer"][1:]) for task in TASKS
+    ]
+
+
+def make_table(comparisons: list[Comparison]) -> Table:
+    """Tokens per second (median, then min to max over rounds) and the ratio of times within a round."""
+    table = Table(title="tokens per second: median (min-max); ratio: above 1 exactlm is faster")
+    for heading in ("task", "pair", "threads", "exactlm", "llama.cpp", "ratio", "best/best"):
+        table.add_column(heading, justify="left" if heading in ("task", "pair") else "right")
+    for c in comparisons:
+        count = TASKS[c.task]
+        cells = [spread([count / s for s in times], ".0f") if times else "-" for times in (c.ours_s, c.peer_s)]
+        ratio = spread(c.ratios, ".2f") if c.peer_s else "-"
+        pair = f"{c.precision} / {PAIRS[c.precision]}"
+        best = f"{c.best_ratio:.2f}" if c.peer_s else "-"
+        table.add_row(f"{c.task} {count}", pair, str(c.threads), *cells, ratio, best)
+    return table
+
+
+def spread(values: list[float], form: str) -> str:
+    """Median (min-max)."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
+
+
+if __name__ == "__main__":
+    main()
