@@ -6,10 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from exactlm.convert.checkpoint import open_checkpoint
 from exactlm.convert.quantise import store_matrix, store_vector
-from exactlm.convert.source import Checkpoint, open_checkpoint
+from exactlm.convert.source import Checkpoint
 from exactlm.errors import CheckpointError, ConfigError, UnsupportedError
 from exactlm.format.digest import file_json, sha256_file, sha256_json
 from exactlm.format.writer import ModelWriter
@@ -25,7 +27,10 @@ KV_CACHES = ("int16", "int8")
 
 
 class Converter:
-    """One checkpoint with the options it will be converted with. `report` says what was done, once save_pretrained has run."""
+    """One checkpoint with the options it will be converted with.
+
+    `report` says what was done, once save_pretrained has run.
+    """
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
         self.checkpoint, self.config = checkpoint, config
@@ -34,8 +39,9 @@ class Converter:
     def save_pretrained(self, path: str | Path, *, overwrite: bool = False, progress: bool | None = None) -> Path:
         """Writes the model directory at `path` and returns it.
 
-        An interrupted conversion leaves nothing behind. `progress` shows a bar on standard error (None: if it is a terminal).
-        Raises FormatError if `path` exists and may not be overwritten, CheckpointError if the checkpoint is damaged.
+        An interrupted conversion leaves nothing at `path`. `progress` shows a bar on standard error (None: if that is
+        a terminal). Raises FormatError if `path` exists and may not be overwritten, CheckpointError if the checkpoint
+        is damaged.
         """
         items = list(plan(self.config))
         text = build_text(self.checkpoint)
@@ -46,14 +52,21 @@ class Converter:
             task = bar.add_task("converting", total=len(items))
             for item in items:
                 sources = self.checkpoint.tensors
-                stored = store_vector(item, sources) if isinstance(item, Vector) else store_matrix(item, sources, config.precision)
+                stored = (
+                    store_vector(item, sources)
+                    if isinstance(item, Vector)
+                    else store_matrix(item, sources, config.precision)
+                )
                 for name, array in stored.arrays.items():
                     writer.write_tensor(name, array)
                 tensors[item.name] = stored.report
                 bar.advance(task)
             writer.write_file("config.json", file_json(config.to_dict()))
             write_text_files(writer.directory, *text)
-            source = {"kind": self.checkpoint.kind, "files": {n: sha256_file(p) for n, p in sorted(self.checkpoint.files.items())}}
+            source = {
+                "kind": self.checkpoint.kind,
+                "files": {n: sha256_file(p) for n, p in sorted(self.checkpoint.files.items())},
+            }
             report = {"precision": config.precision, "kv_cache": config.kv_cache, "tensors": tensors}
             writer.finish(source, report)
         self.report = {**report, "source": source, "config_sha256": sha256_json(config.to_dict())}
@@ -70,8 +83,9 @@ def convert_to_deterministic(
 ) -> Converter:
     """Opens a checkpoint for conversion: a Hugging Face directory, a .gguf file, or a hub id (extra `hub`).
 
-    precision: "fp16" (16-bit weights, the default) or "int8" (8-bit, groups of 32). kv_cache: "int16" or "int8". attention_window: tokens each
-    position sees; a smaller window is a different model and is digested as such. Raises CheckpointError, ConfigError or UnsupportedError.
+    precision: "fp16" (16-bit weights, the default) or "int8" (8-bit, groups of 32). kv_cache: "int16" or "int8".
+    attention_window: tokens each position sees; a smaller window is a different model and is digested as such.
+    Raises CheckpointError, ConfigError or UnsupportedError.
     """
     _check_choice("precision", precision, PRECISIONS)
     _check_choice("kv_cache", kv_cache, KV_CACHES)
@@ -79,11 +93,13 @@ def convert_to_deterministic(
     checkpoint = open_checkpoint(model_name, revision=revision)
     config = dataclasses.replace(checkpoint.config, precision=precision, kv_cache=kv_cache)
     if attention_window is not None:
-        if isinstance(attention_window, bool) or attention_window < 1:
+        if type(attention_window) is not int or attention_window < 1:
             raise ConfigError(f"attention_window={attention_window!r}: use a number of tokens from 1 up")
         if config.attention_window is not None and attention_window > config.attention_window:
-            raise ConfigError(f"attention_window={attention_window} is wider than the model's own {config.attention_window}")
+            own = config.attention_window
+            raise ConfigError(f"attention_window={attention_window} is wider than the model's own {own}")
         config = dataclasses.replace(config, attention_window=attention_window)
+    config.check(f"{model_name}")
     return Converter(checkpoint, config)
 
 
@@ -110,10 +126,13 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _progress(show: bool | None) -> Progress:
-    from rich.console import Console
-
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tensors"), TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal if show is None else not show, transient=False)
-
-
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tensors"),
+        TimeRemainingColumn(),
+    )
+    is_shown = console.is_terminal if show is None else show
+    return Progress(*columns, console=console, disable=not is_shown)

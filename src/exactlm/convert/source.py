@@ -18,9 +18,13 @@ F32 = NDArray[np.float32]
 
 
 class SourceTensor(ABC):
-    """One tensor under its Hugging Face name. `dtype` is the source's own, for example "BF16" or "Q4_1"."""
+    """One tensor under its Hugging Face name. `dtype` is the source's own, for example "BF16" or "Q4_1".
+
+    `place` names the file, and the tensor as the file calls it.
+    """
 
     name: str
+    place: str
     shape: tuple[int, ...]
     dtype: str
 
@@ -49,7 +53,17 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor that a checkpoint of this configuration must have, no more and no less."""
     c = config
     d, f, q, kv = c.hidden_size, c.intermediate_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    rows = {"q_proj": q, "k_proj": kv, "v_proj": kv, "o_proj": d, "gate_proj": f, "up_proj": f, "down_proj": d, "embed_tokens": c.vocab_size, "lm_head": c.vocab_size}
+    rows = {
+        "q_proj": q,
+        "k_proj": kv,
+        "v_proj": kv,
+        "o_proj": d,
+        "gate_proj": f,
+        "up_proj": f,
+        "down_proj": d,
+        "embed_tokens": c.vocab_size,
+        "lm_head": c.vocab_size,
+    }
     columns = {"o_proj": q, "down_proj": f}
     shapes: dict[str, tuple[int, ...]] = {}
     for item in plan(config):
@@ -62,31 +76,17 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, SourceTensor], also_allowed: Iterable[str] = ()) -> None:
+def check_tensors(
+    path: Path, config: ModelConfig, tensors: Mapping[str, SourceTensor], also_allowed: Iterable[str] = ()
+) -> None:
     """CheckpointError naming the first tensor that is missing, unexpected or of the wrong shape."""
     expected = expected_shapes(config)
     for name, shape in expected.items():
         if name not in tensors:
             raise CheckpointError(f"{path}: tensor {name!r} is missing")
         if tensors[name].shape != shape:
-            raise CheckpointError(f"{path}: tensor {name!r} has shape {list(tensors[name].shape)}, the configuration asks for {list(shape)}")
+            has = f"tensor {name!r} has shape {list(tensors[name].shape)}"
+            raise CheckpointError(f"{path}: {has}, the configuration asks for {list(shape)}")
     if extra := sorted(tensors.keys() - expected.keys() - set(also_allowed)):
-        raise CheckpointError(f"{path}: tensor {extra[0]!r} has no place in this architecture; converting would drop it")
-
-
-def open_checkpoint(path: str | Path, *, revision: str | None = None) -> Checkpoint:
-    """Opens a .gguf file, a Hugging Face directory, or (extra `hub`) a hub id. Raises CheckpointError, ConfigError or UnsupportedError."""
-    from exactlm.convert.gguf_source import GgufCheckpoint
-    from exactlm.convert.huggingface import HuggingFaceCheckpoint
-    from exactlm.convert.hub import download
-
-    local = Path(path)
-    if local.is_dir():
-        return HuggingFaceCheckpoint(local)
-    if local.is_file():
-        if local.suffix != ".gguf":
-            raise CheckpointError(f"{local}: is neither a directory nor a .gguf file; pickled checkpoints (.bin, .pt, .pth) are never loaded")
-        return GgufCheckpoint(local)
-    if local.suffix == ".gguf" or local.is_absolute() or str(path).startswith((".", "~")) or str(path).count("/") != 1:
-        raise CheckpointError(f"{path}: no such file or directory")
-    return HuggingFaceCheckpoint(download(str(path), revision))
+        what = f"tensor {extra[0]!r:.200} has no place in this architecture"
+        raise CheckpointError(f"{path}: {what}; converting would drop it")

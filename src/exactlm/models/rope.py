@@ -1,4 +1,7 @@
-"""Rotary frequencies of a model: spec/numerics.md 6.1 and 6.5 applied to its configuration. Knows no arrays of tokens."""
+"""Rotary frequencies of a model: spec/numerics.md 6.1 and 6.5 applied to its configuration.
+
+Knows no arrays of tokens.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from exactlm.models.config import ModelConfig, RopeScaling
+from exactlm.models.config import ModelConfig
+from exactlm.models.rope_scaling import RopeScaling
 from exactlm.numerics.constant import PRECISION, pi, to_float32
 from exactlm.numerics.rope import base_frequencies, dynamic_theta, to_turns
 

@@ -188,5 +188,5 @@ def test_a_large_tensor_read_in_parts_is_the_same(tmp_path: Path, monkeypatch: p
     rows = make_blocks("Q4_K", seed=5)
     write_tensor(tmp_path / "a.gguf", "Q4_K", rows)
     whole = open_tensor(tmp_path / "a.gguf").read()
-    monkeypatch.setattr("exactlm.convert.gguf_source.BLOCK_ROWS_VALUES", 3 * 512)
+    monkeypatch.setattr("exactlm.convert.gguf_source.BLOCK_VALUES", 3 * 512)
     np.testing.assert_array_equal(open_tensor(tmp_path / "a.gguf").read(), whole)
