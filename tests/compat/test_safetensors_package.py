@@ -1,4 +1,4 @@
-"""Files that the safetensors package writes are read to the same bits, and it reads the tiny checkpoints of these tests."""
+"""Files that the safetensors package writes are read to the same bits; it reads the files of tests.tiny."""
 
 from pathlib import Path
 
@@ -45,13 +45,14 @@ def test_a_checkpoint_rewritten_by_the_package_is_the_same(dtype: str, tmp_path:
 
 def test_bfloat16_is_the_upper_half_of_float32(tmp_path: Path) -> None:
     folder = tiny.write_checkpoint(tmp_path / "a", dtype="bfloat16")
+    exact = dict(tiny.make_tensors(tiny.make_config()))
+    tensors = open_checkpoint(folder).tensors
     with safe_open(folder / "model.safetensors", "np") as file:
-        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"BF16"}  # noqa: SIM118: not a mapping
-    rounded = dict(tiny.make_tensors(tiny.make_config()))
-    for name, tensor in open_checkpoint(folder).tensors.items():
+        assert {file.get_slice(name).get_dtype() for name in tensors} == {"BF16"}
+    for name, tensor in tensors.items():
         bits = tensor.read().view(np.uint32)
         assert not (bits & 0xFFFF).any(), name
-        assert np.abs(bits.astype(np.int64) - rounded[name].view(np.uint32)).max() <= 0x8000, name
+        assert np.abs(bits.astype(np.int64) - exact[name].view(np.uint32)).max() <= 0x8000, name
 
 
 def test_shards_give_what_one_file_gives(tmp_path: Path) -> None:
