@@ -1,4 +1,5 @@
-"""What the test folders share: where the real inputs and the real model are, and the instruction sets of this machine."""
+"""What the test folders share: where the real inputs and the real model are, and the instruction sets of this
+machine."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def data_file(name: str) -> Path:
-    """A file of EXACTLM_DATA (default: shared/data beside the checkout); the test skips, naming it, if it is not there."""
+    """A file of EXACTLM_DATA (default: shared/data beside the checkout); the test skips, naming it, if it is not
+    there."""
     folder = Path(os.environ.get("EXACTLM_DATA") or ROOT.parent / "shared" / "data")
     path = folder / name
     if not path.exists():

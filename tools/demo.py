@@ -1,6 +1,6 @@
 """The promise, shown: the same prompts under everything that may vary, one digest for each prompt.
 
-    python tools/demo.py MODEL_DIR [MODEL_DIR ..]
+python tools/demo.py MODEL_DIR [MODEL_DIR ..]
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def settings() -> list[Setting]:
         Setting("alone, three threads, prompt token by token", {"threads": 3, "chunk_tokens": 1}),
         Setting("alone, prompt in chunks of 3", {"threads": 2, "chunk_tokens": 3}),
         Setting("together with 28 other prompts", {"threads": 2}, shared=True),
-        Setting("together, chunks of 7, at most 5 at once", {"threads": 2, "chunk_tokens": 7, "max_batch": 5}, shared=True),
+        Setting(
+            "together, chunks of 7, at most 5 at once", {"threads": 2, "chunk_tokens": 7, "max_batch": 5}, shared=True
+        ),
     ]
     rows += [Setting(f"instruction set {isa}", {"threads": 2, "isa": isa}) for isa in isas if isa not in SLOW]
     rows.append(Setting("instruction set scalar (portable C++)", {"threads": 2, "isa": "scalar"}))
@@ -91,7 +93,9 @@ def show(console: Console, model: str) -> bool:
     console.print(table)
     is_same = all(digests == results[0][: len(digests)] for digests in results)
     if is_same:
-        console.print(f"[bold green]IDENTICAL[/]: {len(rows)} settings, one digest per prompt, to the last bit of every logit.")
+        console.print(
+            f"[bold green]IDENTICAL[/]: {len(rows)} settings, one digest per prompt, to the last bit of every logit."
+        )
     else:
         console.print("[bold red]NOT IDENTICAL[/]: this must never happen; please report it with the table above.")
     return is_same
@@ -104,7 +108,8 @@ def main() -> int:
     question = "What is the capital of France?"
     answer = first.chat([{"role": "user", "content": question}], SamplingParams(max_tokens=40))[0].outputs[0]
     console.print(f"[bold]{question}[/]\n{answer.text}\n[dim]digest {answer.digest}[/]\n")
-    return 0 if all([show(console, model) for model in sys.argv[1:]]) else 1
+    results = [show(console, model) for model in sys.argv[1:]]  # all of them, also after a failure
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

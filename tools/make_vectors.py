@@ -3,9 +3,10 @@
     python tools/make_vectors.py            rewrite them
     python tools/make_vectors.py --check    exit status 1 if one would change
 
-A file is the 4 bytes "EXV1" and then cases until its end; all integers little-endian. A case: u32 number of arrays; each array: u32 length of its name, the
-name, u32 dtype (0 u8, 1 i8, 2 u16, 3 i16, 4 i32, 5 i64, 6 u64, 7 f32, 8 f64), u32 number of dimensions, u64 sizes, the values in row-major order.
-Scalars are arrays of one element. Inputs are named as in kernels/api.py; outputs begin with "out.".
+A file is the 4 bytes "EXV1" and then cases until its end; all integers little-endian. A case: u32 number of arrays;
+each array: u32 length of its name, the name, u32 dtype (0 u8, 1 i8, 2 u16, 3 i16, 4 i32, 5 i64, 6 u64, 7 f32, 8 f64),
+u32 number of dimensions, u64 sizes, the values in row-major order. Scalars are arrays of one element. Inputs are named
+as in kernels/api.py; outputs begin with "out.".
 """
 
 from __future__ import annotations
@@ -125,7 +126,10 @@ def rope_table(r: Random) -> Iterator[Case]:
 
 
 def attention(r: Random) -> Iterator[Case]:
-    first_token, positions = np.array([0, 40, 45, 46], np.int32), np.concatenate([np.arange(40), np.arange(5), np.arange(1)])
+    first_token, positions = (
+        np.array([0, 40, 45, 46], np.int32),
+        np.concatenate([np.arange(40), np.arange(5), np.arange(1)]),
+    )
     page_table = np.array([[3, 1], [2, 0], [4, 0]], np.int32)
     for limbs in (2, 1):
         for heads, kv_heads, d, window in ((9, 3, 64, 0), (8, 2, 16, 24), (4, 4, 6, 0), (2, 1, 80, 33), (2, 2, 256, 0)):

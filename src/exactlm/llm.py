@@ -33,7 +33,8 @@ Prompt = str | Sequence[int]
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """One answer. `digest` is the SHA-256 of spec/numerics.md 11.3; `logprobs` has one id -> natural log for each token, if asked for."""
+    """One answer. `digest` is the SHA-256 of spec/numerics.md 11.3; `logprobs` has one id -> natural log for each
+    token, if asked for."""
 
     text: str
     token_ids: list[int]
@@ -115,9 +116,10 @@ class _Answer:
 class LLM:
     """A model made by `exactlm convert`, ready to answer.
 
-    path: the model directory. The other arguments are capacity: none of them can change a bit of any answer. threads: None for EXACTLM_THREADS or all
-    processors. isa: None for EXACTLM_ISA or the fastest ("reference" is the NumPy definition). max_batch: sequences in a step. chunk_tokens: tokens
-    in a step. kv_tokens: tokens that the KV cache holds. Raises FormatError, ConfigError, IsaError.
+    path: the model directory. The other arguments are capacity: none of them can change a bit of any answer. threads:
+    None for EXACTLM_THREADS or all processors. isa: None for EXACTLM_ISA or the fastest ("reference" is the NumPy
+    definition). max_batch: sequences in a step. chunk_tokens: tokens in a step. kv_tokens: tokens that the KV cache
+    holds. Raises FormatError, ConfigError, IsaError.
     """
 
     def __init__(
@@ -147,12 +149,19 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers of prompts (texts or lists of token ids), in their order, run together in shared steps.
 
-        params: one for all or one for each; None for the defaults. Raises RequestError, CapacityError, NumericError; then nothing is left running.
+        params: one for all or one for each; None for the defaults. Raises RequestError, CapacityError, NumericError;
+        then nothing is left running.
         """
         many = _as_list(prompts)
-        each = [params or SamplingParams()] * len(many) if params is None or isinstance(params, SamplingParams) else list(params)
+        each = (
+            [params or SamplingParams()] * len(many)
+            if params is None or isinstance(params, SamplingParams)
+            else list(params)
+        )
         if len(each) != len(many):
-            raise RequestError(f"{len(each)} sampling parameters for {len(many)} prompts: give one for all or one for each")
+            raise RequestError(
+                f"{len(each)} sampling parameters for {len(many)} prompts: give one for all or one for each"
+            )
         answers: list[_Answer] = []
         try:
             with self._lock:
@@ -170,7 +179,8 @@ class LLM:
         return [a.output() for a in answers]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamDelta]:
-        """The answer of one prompt in pieces; the pieces' texts joined are the text that generate gives. Closing the iterator cancels."""
+        """The answer of one prompt in pieces; the pieces' texts joined are the text that generate gives. Closing the
+        iterator cancels."""
         answer = None
         try:
             with self._lock:
@@ -194,7 +204,8 @@ class LLM:
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Answers of one conversation or several: messages of {"role": .., "content": ..}, rendered by the model's chat template."""
+        """Answers of one conversation or several: messages of {"role": .., "content": ..}, rendered by the model's
+        chat template."""
         many = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         return self.generate([self.chat_ids(m) for m in many], params)  # type: ignore[arg-type]
 

@@ -10,7 +10,8 @@ from exactlm.numerics.weight import W8, W16
 
 
 class FloatKernels(ReferenceKernels):
-    """The reference with one thing changed: linear layers multiply in float32 through NumPy's BLAS, whose sums depend on the batch."""
+    """The reference with one thing changed: linear layers multiply in float32 through NumPy's BLAS, whose sums
+    depend on the batch."""
 
     def linear(self, weight: W16 | W8, codes: I16, scales: F32, num_rows: int, y: F32) -> None:
         w = weight.dequantise()

@@ -1,4 +1,5 @@
-"""Runs prompts through the engine under one setting and digests everything that must not change: logits, KV bytes, tokens.
+"""Runs prompts through the engine under one setting and digests everything that must not change: logits, KV bytes,
+tokens.
 
 Works on the engine and the decoder below the tokenizer, so it also runs where only NumPy is installed.
 """
@@ -66,7 +67,8 @@ def make_engine(path: Path, setting: Setting, wrap: Callable[[Kernels], Kernels]
 def run(engine: Engine, prompts: Sequence[Prompt], setting: Setting) -> list[str]:
     """One digest for each prompt: logits of NEW_TOKENS steps, KV bytes of every layer, token ids.
 
-    With neighbours, strangers made from the prompts themselves fill the steps up, and all are admitted in shuffled order.
+    With neighbours, strangers made from the prompts themselves fill the steps up, and all are admitted in shuffled
+    order.
     """
     decoder = engine.decoder
     assert isinstance(decoder, RecordingDecoder)
@@ -105,7 +107,8 @@ def _finish(engine: Engine, request: Request, digest: hashlib._Hash) -> str:
 
 
 def check_alive(engine: Engine, prompts: Sequence[Prompt], digests: Sequence[str]) -> None:
-    """A dead engine is invariant too: demands different answers to different prompts, and logits of plausible entropy."""
+    """A dead engine is invariant too: demands different answers to different prompts, and logits of plausible
+    entropy."""
     assert len(set(digests)) == len({tuple(p) for p in prompts})
     logits = np.concatenate([block.copy() for block in engine.prompt_logits(list(prompts[-1]))]).astype(np.float64)
     probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -31,7 +31,9 @@ def load_prompts(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
         rows = [json.loads(line) for _, line in zip(range(3 * len(lengths)), file, strict=False)]
     passages = [tokenizer.encode(f"{r['passage']}\nQuestion: {r['question']}?\nAnswer:") for r in rows]
     passages.sort(key=len, reverse=True)
-    contracts = [tokenizer.encode(p.read_text(encoding="utf-8")[:6000]) for p in sorted(data_file("contracts").glob("*.txt"))]
+    contracts = [
+        tokenizer.encode(p.read_text(encoding="utf-8")[:6000]) for p in sorted(data_file("contracts").glob("*.txt"))
+    ]
     found = []
     for i, length in enumerate(lengths):
         pool = passages if i % 2 == 0 and len(passages[i // 2]) >= length else contracts
@@ -43,7 +45,9 @@ def load_prompts(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
 def settings() -> list[Setting]:
     """Rows in which every pair of neighbours, chunk, threads and instruction set occurs."""
     rows = covering_array([NEIGHBOURS, CHUNKS, THREADS, FAST])
-    return [Setting(isa, threads, chunk, neighbours, order) for order, (neighbours, chunk, threads, isa) in enumerate(rows)]
+    return [
+        Setting(isa, threads, chunk, neighbours, order) for order, (neighbours, chunk, threads, isa) in enumerate(rows)
+    ]
 
 
 def test_every_pair_of_settings_occurs() -> None:
@@ -73,7 +77,40 @@ def test_short_prompts_under_a_few_settings(model_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sweep(model_path: Path) -> None:
-    lengths = [1, 2, 3, 5, 8, 13, 17, 31, 32, 33, 47, 63, 64, 65, 81, 96, 97, 127, 128, 129, 160, 200, 255, 256, 257, 300, 350, 400, 511, 512, 600, 700]
+    lengths = [
+        1,
+        2,
+        3,
+        5,
+        8,
+        13,
+        17,
+        31,
+        32,
+        33,
+        47,
+        63,
+        64,
+        65,
+        81,
+        96,
+        97,
+        127,
+        128,
+        129,
+        160,
+        200,
+        255,
+        256,
+        257,
+        300,
+        350,
+        400,
+        511,
+        512,
+        600,
+        700,
+    ]
     prompts = load_prompts(Tokenizer.load(model_path), lengths)
     base = Setting(FAST[-1], 2)
     engine = make_engine(model_path, base)
@@ -84,4 +121,6 @@ def test_sweep(model_path: Path) -> None:
     for i, setting in enumerate(rows):
         begin = time.monotonic()
         assert run(make_engine(model_path, setting), prompts, setting) == expected, setting
-        print(f"{model_path.name} {i + 1}/{len(rows)} {setting}: identical, {time.monotonic() - begin:.0f} s", flush=True)
+        print(
+            f"{model_path.name} {i + 1}/{len(rows)} {setting}: identical, {time.monotonic() - begin:.0f} s", flush=True
+        )

@@ -30,7 +30,7 @@ def prompts(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def convert(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+def convert(tmp_path_factory: pytest.TempPathFactory):
     made: dict[tuple[str, str, str], Path] = {}
 
     def make(variant: str, precision: str, kv_cache: str = "int16") -> Path:
@@ -38,7 +38,9 @@ def convert(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
         if key not in made:
             folder = tmp_path_factory.mktemp("tiny")
             source = tiny.write_checkpoint(folder / "source", variant)
-            made[key] = convert_to_deterministic(source, precision, kv_cache=kv_cache).save_pretrained(folder / "model", progress=False)
+            made[key] = convert_to_deterministic(source, precision, kv_cache=kv_cache).save_pretrained(
+                folder / "model", progress=False
+            )
         return made[key]
 
     return make
@@ -47,7 +49,7 @@ def convert(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
 @pytest.mark.parametrize("kv_cache", ["int16", "int8"])
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_one_digest_for_every_setting_and_instruction_set(convert, variant: str, precision: str, kv_cache: str) -> None:  # noqa: ANN001
+def test_one_digest_for_every_setting_and_instruction_set(convert, variant: str, precision: str, kv_cache: str) -> None:
     path = convert(variant, precision, kv_cache)
     alone = Setting(isa="scalar")
     engine = make_engine(path, alone)
@@ -66,23 +68,27 @@ def test_one_digest_for_every_setting_and_instruction_set(convert, variant: str,
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_a_float_engine_fails_under_this_harness(convert, precision: str) -> None:  # noqa: ANN001
+def test_a_float_engine_fails_under_this_harness(convert, precision: str) -> None:
     path = convert("base", precision)
     found = set()
-    for setting in (Setting("reference", chunk_tokens=1), Setting("reference", chunk_tokens=64), Setting("reference", neighbours=7)):
+    for setting in (
+        Setting("reference", chunk_tokens=1),
+        Setting("reference", chunk_tokens=64),
+        Setting("reference", neighbours=7),
+    ):
         engine = make_engine(path, setting, lambda _: FloatKernels())
         found.add(tuple(run(engine, prompts(), setting)))
     assert len(found) > 1
 
 
-def test_a_flipped_bit_of_the_cache_changes_the_digest(convert) -> None:  # noqa: ANN001
+def test_a_flipped_bit_of_the_cache_changes_the_digest(convert) -> None:
     path = convert("base", "fp16")
     setting = Setting("reference")
     engine = make_engine(path, setting)
     expected = run(engine, prompts(), setting)
     original = engine.decoder.kernels.write_qkv
 
-    def disturbed(*arguments):  # noqa: ANN002, ANN202
+    def disturbed(*arguments):
         result = original(*arguments)
         cache, layer = arguments[5], arguments[6]
         cache.values[layer, :, 3, 0, 0] ^= 1

@@ -13,7 +13,9 @@ K = 32768
 CODE = 32639
 
 
-@pytest.mark.parametrize(("x", "w"), [(CODE, CODE), (CODE, -CODE), (-CODE, -CODE), (127, -32640 + 1), (-128, CODE), (32512, 128)])
+@pytest.mark.parametrize(
+    ("x", "w"), [(CODE, CODE), (CODE, -CODE), (-CODE, -CODE), (127, -32640 + 1), (-128, CODE), (32512, 128)]
+)
 def test_w16_at_the_limit(compiled_isa: str, x: int, w: int) -> None:
     kernels = select_kernels(compiled_isa, 1)
     weight = W16(np.full((16, K), w, np.int16), np.ones(16, np.float32))
@@ -36,7 +38,8 @@ def test_w8_at_the_limit(compiled_isa: str, x: int, w: int) -> None:
 
 
 def test_attention_over_long_context_equals_the_exact_sum(compiled_isa: str) -> None:
-    """40,000 equal keys: every P is 2^23 - 1, beyond what 32-bit sums hold, and the result is the common value itself."""
+    """40,000 equal keys: every P is 2^23 - 1, beyond what 32-bit sums hold, and the result is the common value
+    itself."""
     kernels = select_kernels(compiled_isa, 2)
     pages = 1250
     cache = kernels.make_kv_cache(1, pages, 1, 16, 2)

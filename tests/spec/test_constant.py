@@ -1,4 +1,5 @@
-"""The constants are what their clauses say, against an independent arbitrary-precision library, and functions are as near as claimed."""
+"""The constants are what their clauses say, against an independent arbitrary-precision library, and functions are as
+near as claimed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ mp.mp.dps = 60
 def test_sine_and_cosine_coefficients() -> None:
     for k in range(11):
         quarter = mp.pi / 2
-        assert constant.SIN[k] == int(mp.nint(mp.mpf(2) ** 60 * (-1) ** k * quarter ** (2 * k + 1) / mp.factorial(2 * k + 1)))
+        assert constant.SIN[k] == int(
+            mp.nint(mp.mpf(2) ** 60 * (-1) ** k * quarter ** (2 * k + 1) / mp.factorial(2 * k + 1))
+        )
         assert constant.COS[k] == int(mp.nint(mp.mpf(2) ** 60 * (-1) ** k * quarter ** (2 * k) / mp.factorial(2 * k)))
 
 
@@ -96,7 +99,9 @@ def exact_w8(row: list[float]) -> tuple[list[int], list[int], Fraction]:
 @pytest.mark.parametrize("key", range(6))
 def test_int8_codes_equal_exact_rationals(key: int) -> None:
     rng = np.random.Generator(np.random.Philox(key=key))
-    w = np.ldexp(rng.integers(-(1 << 23), 1 << 23, (3, 70)).astype(np.float32), rng.integers(-50, -10, (3, 70)).astype(np.int32))
+    w = np.ldexp(
+        rng.integers(-(1 << 23), 1 << 23, (3, 70)).astype(np.float32), rng.integers(-50, -10, (3, 70)).astype(np.int32)
+    )
     w[0, :32] = [127.5, 1.5, 0.5, 2.5] * 8  # ties
     w[1, 32:64] = 0
     w = w.astype(np.float32)

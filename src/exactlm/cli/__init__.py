@@ -17,7 +17,8 @@ EPILOG = """examples:
   exactlm chat smollm2
   exactlm info smollm2
 
-environment: EXACTLM_ISA forces an instruction set, EXACTLM_THREADS the number of threads. Neither can change an answer."""
+environment: EXACTLM_ISA forces an instruction set, EXACTLM_THREADS the number of threads. Neither can change an
+answer."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -31,10 +31,25 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("source", metavar="SRC", help="Hugging Face directory, .gguf file, or hub id")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="model directory to write")
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp16", help="weights: 16-bit fixed point, or 8-bit in groups of 32 (default: fp16)")
-    parser.add_argument("--quant-method", choices=("none",), default="none", help="none: round each weight to the nearest code (default)")
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="fp16",
+        help="weights: 16-bit fixed point, or 8-bit in groups of 32 (default: fp16)",
+    )
+    parser.add_argument(
+        "--quant-method",
+        choices=("none",),
+        default="none",
+        help="none: round each weight to the nearest code (default)",
+    )
     parser.add_argument("--kv-cache", choices=KV_CACHES, default="int16", help="codes of the KV cache (default: int16)")
-    parser.add_argument("--attention-window", type=int, metavar="N", help="tokens each position sees; a smaller window is a different model")
+    parser.add_argument(
+        "--attention-window",
+        type=int,
+        metavar="N",
+        help="tokens each position sees; a smaller window is a different model",
+    )
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit of a hub id")
     parser.add_argument("--overwrite", action="store_true", help="replace a model that stands at DIR")
     parser.add_argument("--json", action="store_true", help="print the conversion report as JSON")

@@ -61,24 +61,52 @@ def execute(options: argparse.Namespace) -> int:
 def _verify(model: ModelDirectory) -> list[str]:
     total = len(model.manifest["files"]) + len(model.manifest["tensors"])
     console = Console(stderr=True)
-    steps = track(model.verify(), "checking digests", total=total, console=console, disable=not console.is_terminal, transient=True)
+    steps = track(
+        model.verify(),
+        "checking digests",
+        total=total,
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
     return [name for name, is_sound in steps if not is_sound]
 
 
 def _print(model: ModelDirectory, config: ModelConfig, damaged: list[str] | None) -> None:
     c = config
+    window = c.attention_window or "none"
+    scaling = c.rope_scaling.kind if c.rope_scaling else "none"
     table = Table(show_header=False, box=None)
     rows: list[tuple[str, Any]] = [
         ("fingerprint", model.fingerprint),
         ("spec version", model.manifest["spec_version"]),
-        ("architecture", f"{c.model_type}, {c.num_layers} layers, hidden {c.hidden_size}, feed-forward {c.intermediate_size}"),
-        ("attention", f"{c.num_heads} heads, {c.num_kv_heads} key/value heads of {c.head_dim}, window {c.attention_window or 'none'}"),
+        (
+            "architecture",
+            f"{c.model_type}, {c.num_layers} layers, hidden {c.hidden_size}, feed-forward {c.intermediate_size}",
+        ),
+        (
+            "attention",
+            f"{c.num_heads} heads, {c.num_kv_heads} key/value heads of {c.head_dim}, window {window}",
+        ),
         ("vocabulary", f"{c.num_tokens} tokens, {'tied' if c.tie_word_embeddings else 'own'} head"),
-        ("context", f"{c.max_position_embeddings} tokens, RoPE base {c.rope_theta:g}, scaling {c.rope_scaling.kind if c.rope_scaling else 'none'}"),
+        (
+            "context",
+            f"{c.max_position_embeddings} tokens, RoPE base {c.rope_theta:g}, scaling {scaling}",
+        ),
         ("precision", f"{c.precision}, KV cache {c.kv_cache}"),
-        ("tensors", f"{len(model.manifest['tensors'])}, {model.manifest['files']['model.safetensors']['bytes']:,} bytes"),
+        (
+            "tensors",
+            f"{len(model.manifest['tensors'])}, {model.manifest['files']['model.safetensors']['bytes']:,} bytes",
+        ),
         ("source", ", ".join(f"{name} {digest[:16]}" for name, digest in model.manifest["source"]["files"].items())),
-        ("digests", "not checked" if damaged is None else "DAMAGED: " + ", ".join(damaged) if damaged else "all as the manifest says"),
+        (
+            "digests",
+            "not checked"
+            if damaged is None
+            else "DAMAGED: " + ", ".join(damaged)
+            if damaged
+            else "all as the manifest says",
+        ),
     ]
     for name, value in rows:
         table.add_row(name, str(value))

@@ -13,16 +13,34 @@ from exactlm.llm import LLM
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model directory, and how to run it."""
     parser.add_argument("model", metavar="DIR", help="a model directory made by `exactlm convert`")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads to use; cannot change the answer (default: all processors)")
-    parser.add_argument("--isa", metavar="NAME", help="instruction set to use; cannot change the answer (default: the fastest)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads to use; cannot change the answer (default: all processors)"
+    )
+    parser.add_argument(
+        "--isa", metavar="NAME", help="instruction set to use; cannot change the answer (default: the fastest)"
+    )
 
 
 def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     """What changes the answer."""
-    parser.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N", help=f"tokens to generate at most (default: {max_tokens})")
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 for greedy, the only choice available (default: 0)")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=max_tokens,
+        metavar="N",
+        help=f"tokens to generate at most (default: {max_tokens})",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="0 for greedy, the only choice available (default: 0)",
+    )
     parser.add_argument("--seed", type=int, metavar="S", help="recorded; greedy decoding does not use it")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text; may be repeated")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text; may be repeated"
+    )
 
 
 def open_llm(options: argparse.Namespace) -> LLM:

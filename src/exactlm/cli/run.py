@@ -27,7 +27,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_model(parser)
     parser.add_argument("prompt", metavar="PROMPT", help="the prompt, or - to read it from standard input")
     add_generation(parser, 128)
-    parser.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template, as a user's message")
+    parser.add_argument(
+        "--chat", action="store_true", help="wrap the prompt in the model's chat template, as a user's message"
+    )
     parser.add_argument("--json", action="store_true", help="print ids, text, digest and fingerprint as JSON instead")
     parser.set_defaults(execute=execute)
 

@@ -12,7 +12,8 @@ from exactlm.kernels.api import I32, I64
 
 @dataclass(frozen=True)
 class Batch:
-    """ids [T], first_token [S+1], positions [T], page_table [S, pages], rows [R]: where logits are wanted, of `chosen`."""
+    """ids [T], first_token [S+1], positions [T], page_table [S, pages], rows [R]: where logits are wanted, of
+    `chosen`."""
 
     ids: I64
     first_token: I32

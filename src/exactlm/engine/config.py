@@ -11,8 +11,9 @@ DEFAULT_KV_TOKENS = 65536
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """threads, isa: None for all processors and the fastest instruction set. max_batch: sequences in a step. chunk_tokens: tokens in a step.
-    kv_tokens: tokens the KV cache holds, all sequences together; None for one full context, at least 65,536 (memory is taken as it is used)."""
+    """threads, isa: None for all processors and the fastest instruction set. max_batch: sequences in a step.
+    chunk_tokens: tokens in a step. kv_tokens: tokens the KV cache holds, all sequences together; None for one
+    full context, at least 65,536 (memory is taken as it is used)."""
 
     threads: int | None = None
     isa: str | None = None

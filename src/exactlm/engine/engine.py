@@ -18,7 +18,6 @@ from exactlm.kernels.api import F32, PAGE_TOKENS
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import HEAD_ROWS, Decoder
 
-
 MAX_CONTEXT = 1 << 24  # as ModelConfig has it for a window without scaling
 
 
@@ -32,7 +31,9 @@ def count_context(config: ModelConfig) -> int:
 class Engine:
     """Runs sequences over one decoder. Not safe for several threads at once: llm.py holds a lock."""
 
-    def __init__(self, decoder: Decoder, eos_ids: frozenset[int], excluded_ids: frozenset[int], config: EngineConfig) -> None:
+    def __init__(
+        self, decoder: Decoder, eos_ids: frozenset[int], excluded_ids: frozenset[int], config: EngineConfig
+    ) -> None:
         self.decoder, self.eos_ids, self.config = decoder, eos_ids, config
         self.excluded_ids = np.array(sorted(excluded_ids), np.int64)
         self.context_tokens = count_context(decoder.config)
@@ -42,7 +43,8 @@ class Engine:
         self.scheduler = Scheduler(config, self.pages)
 
     def add(self, prompt_ids: list[int], params: SamplingParams) -> Sequence:
-        """Queues a request. RequestError if the prompt is empty, out of the vocabulary or too long; CapacityError if it can never fit."""
+        """Queues a request. RequestError if the prompt is empty, out of the vocabulary or too long; CapacityError if
+        it can never fit."""
         self._check_prompt(prompt_ids)
         room = self.context_tokens - len(prompt_ids)
         if room < (params.max_tokens or 1):
@@ -69,7 +71,9 @@ class Engine:
         try:
             return self._run(slices)
         except NumericError as error:
-            if len(slices) > 1:  # one sequence's NaN is not its neighbours' business: writing the cache again is idempotent
+            if (
+                len(slices) > 1
+            ):  # one sequence's NaN is not its neighbours' business: writing the cache again is idempotent
                 return [s for piece in slices for s in self._run_alone(piece)]
             return self._fail(slices[0].sequence, error)
 
@@ -163,5 +167,6 @@ class Engine:
     def _check_room(self, num_tokens: int) -> None:
         if pages_for(num_tokens) > self.pages.num_pages:
             raise CapacityError(
-                f"{num_tokens} tokens are needed, the KV cache holds {self.pages.num_pages * PAGE_TOKENS}: raise kv_tokens or lower max_tokens"
+                f"{num_tokens} tokens are needed, the KV cache holds {self.pages.num_pages * PAGE_TOKENS}: "
+                "raise kv_tokens or lower max_tokens"
             )

@@ -35,4 +35,5 @@ class PageAllocator:
     def check_integrity(self) -> None:
         """Raises CapacityError unless, with nothing running, every page is free exactly once."""
         if sorted(self._free) != list(range(self.num_pages)):
-            raise CapacityError(f"{self.num_pages - len(set(self._free))} KV pages are lost and {len(self._free) - len(set(self._free))} doubled")
+            known = len(set(self._free))
+            raise CapacityError(f"{self.num_pages - known} KV pages are lost, {len(self._free) - known} are free twice")

@@ -24,7 +24,8 @@ class Slice:
 
 
 class Scheduler:
-    """First come, first served. A sequence is admitted when the pages for all it may ever need are free, so none is ever evicted."""
+    """First come, first served. A sequence is admitted when the pages for all it may ever need are free, so none is
+    ever evicted."""
 
     def __init__(self, config: EngineConfig, pages: PageAllocator) -> None:
         self._config, self._pages = config, pages
@@ -36,7 +37,9 @@ class Scheduler:
         self._admit()
         budget = self._config.step_tokens
         slices = []
-        for sequence in sorted(self.running, key=lambda s: s.num_pending > 1):  # stable: order of arrival within each kind
+        for sequence in sorted(
+            self.running, key=lambda s: s.num_pending > 1
+        ):  # stable: order of arrival within each kind
             count = min(sequence.num_pending, budget, self._config.chunk_tokens)
             if count > 0:
                 slices.append(Slice(sequence, count))

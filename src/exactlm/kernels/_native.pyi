@@ -9,7 +9,9 @@ def compiled_isas() -> list[str]: ...
 def supported_isas() -> list[str]: ...
 
 class Linear:
-    def __init__(self, codes: NDArray[np.uint8], multipliers: NDArray[np.uint16] | None, scales: F32, n: int, k: int) -> None: ...
+    def __init__(
+        self, codes: NDArray[np.uint8], multipliers: NDArray[np.uint16] | None, scales: F32, n: int, k: int
+    ) -> None: ...
 
 class KvCache:
     def __init__(self, num_layers: int, num_pages: int, num_heads: int, head_dim: int, limbs: int) -> None: ...
@@ -35,14 +37,42 @@ class Backend:
     def add_bias(self, y: F32, num_rows: int, bias: F32) -> None: ...
     def quantise(self, x: F32, num_rows: int, n: int, codes: I16, scales: F32) -> bool: ...
     def swiglu_quantise(self, gate_up: F32, num_rows: int, n: int, codes: I16, scales: F32) -> bool: ...
-    def rope_table(self, position: int, frequency: NDArray[np.uint64], factor: float, cosine: F32, sine: F32, row: int) -> None: ...
+    def rope_table(
+        self, position: int, frequency: NDArray[np.uint64], factor: float, cosine: F32, sine: F32, row: int
+    ) -> None: ...
     def write_qkv(
-        self, step: Step, qkv: F32, num_heads: int, cosine: F32, sine: F32, cache: KvCache, layer: int, query_codes: I16, query_scales: F32
+        self,
+        step: Step,
+        qkv: F32,
+        num_heads: int,
+        cosine: F32,
+        sine: F32,
+        cache: KvCache,
+        layer: int,
+        query_codes: I16,
+        query_scales: F32,
     ) -> bool: ...
     def attend(
-        self, step: Step, query_codes: I16, query_scales: F32, num_heads: int, cache: KvCache, layer: int, softmax_scale: float, window: int, out: F32
+        self,
+        step: Step,
+        query_codes: I16,
+        query_scales: F32,
+        num_heads: int,
+        cache: KvCache,
+        layer: int,
+        softmax_scale: float,
+        window: int,
+        out: F32,
     ) -> bool: ...
     def argmax(self, x: F32, num_rows: int, n: int, best: I64) -> None: ...
     def read_kv(
-        self, cache: KvCache, layer: int, page: int, slot: int, keys: I16, key_scales: F32, values: I16, value_scales: F32
+        self,
+        cache: KvCache,
+        layer: int,
+        page: int,
+        slot: int,
+        keys: I16,
+        key_scales: F32,
+        values: I16,
+        value_scales: F32,
     ) -> None: ...

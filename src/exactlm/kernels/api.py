@@ -1,8 +1,9 @@
 """The contract of an implementation: one signature per operation of the forward pass.
 
-Arrays are preallocated by the caller and may hold more rows than are used; `num_rows` says how many. Dimension letters: T tokens,
-D hidden, H query heads, Hk key/value heads, d head dimension, dp = d rounded up to 16, N outputs, K reduction, F feed-forward.
-Code arrays are int16 with rows padded to a multiple of 64. Operations that can meet a NaN or infinity return False when they do.
+Arrays are preallocated by the caller and may hold more rows than are used; `num_rows` says how many. Dimension letters:
+T tokens, D hidden, H query heads, Hk key/value heads, d head dimension, dp = d rounded up to 16, N outputs, K
+reduction, F feed-forward. Code arrays are int16 with rows padded to a multiple of 64. Operations that can meet a NaN or
+infinity return False when they do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ I64 = NDArray[np.int64]
 PAGE_TOKENS = 32  # tokens of a KV-cache page
 CODE_ALIGN = 64  # rows of codes are padded to this
 
+
 def padded_codes(n: int) -> int:
     """Row length of a code array for n values."""
     return -(-n // CODE_ALIGN) * CODE_ALIGN
@@ -34,11 +36,19 @@ Step = Any
 class Kernels(Protocol):
     """One implementation, with its threads."""
 
-    isa: str
-    num_threads: int
+    @property
+    def isa(self) -> str:
+        """Name of the instruction set."""
 
-    def make_linear(self, codes: NDArray[np.uint8], multipliers: NDArray[np.uint16] | None, scales: F32, n: int, k: int) -> Linear:
-        """A weight matrix [N, K] over flat arrays in the stored order (numerics/layout.py); they are kept, not copied."""
+    @property
+    def num_threads(self) -> int:
+        """Threads, the caller among them."""
+
+    def make_linear(
+        self, codes: NDArray[np.uint8], multipliers: NDArray[np.uint16] | None, scales: F32, n: int, k: int
+    ) -> Linear:
+        """A weight matrix [N, K] over flat arrays in the stored order (numerics/layout.py); they are kept, not
+        copied."""
 
     def make_kv_cache(self, num_layers: int, num_pages: int, num_heads: int, head_dim: int, limbs: int) -> KvCache:
         """A paged cache; limbs 2 for 16-bit codes, 1 for 8-bit codes. MemoryError if it cannot be reserved."""
@@ -66,21 +76,51 @@ class Kernels(Protocol):
     def swiglu_quantise(self, gate_up: F32, num_rows: int, n: int, codes: I16, scales: F32) -> bool:
         """code16 of silu(row[:n]) * row[n:2n]. Clause 9.2."""
 
-    def rope_table(self, position: int, frequency: NDArray[np.uint64], factor: float, cosine: F32, sine: F32, row: int) -> None:
+    def rope_table(
+        self, position: int, frequency: NDArray[np.uint64], factor: float, cosine: F32, sine: F32, row: int
+    ) -> None:
         """Row `row` of cosine and sine [T, d/2]. Clause 6."""
 
     def write_qkv(
-        self, step: Step, qkv: F32, num_heads: int, cosine: F32, sine: F32, cache: KvCache, layer: int, query_codes: I16, query_scales: F32
+        self,
+        step: Step,
+        qkv: F32,
+        num_heads: int,
+        cosine: F32,
+        sine: F32,
+        cache: KvCache,
+        layer: int,
+        query_codes: I16,
+        query_scales: F32,
     ) -> bool:
         """Rotates and codes queries [T*H, dp], keys and values; the latter two into the cache. Clauses 6.4, 7."""
 
     def attend(
-        self, step: Step, query_codes: I16, query_scales: F32, num_heads: int, cache: KvCache, layer: int, softmax_scale: float, window: int, out: F32
+        self,
+        step: Step,
+        query_codes: I16,
+        query_scales: F32,
+        num_heads: int,
+        cache: KvCache,
+        layer: int,
+        softmax_scale: float,
+        window: int,
+        out: F32,
     ) -> bool:
         """out [T, H*d]; window 0 means all keys. Clause 8."""
 
     def argmax(self, x: F32, num_rows: int, n: int, best: I64) -> None:
         """best [T]: the largest of the first n values, -1 where one is not finite. Clause 10.3."""
 
-    def read_kv(self, cache: KvCache, layer: int, page: int, slot: int, keys: I16, key_scales: F32, values: I16, value_scales: F32) -> None:
+    def read_kv(
+        self,
+        cache: KvCache,
+        layer: int,
+        page: int,
+        slot: int,
+        keys: I16,
+        key_scales: F32,
+        values: I16,
+        value_scales: F32,
+    ) -> None:
         """Codes [Hk, d] and scales [Hk] of one cached token."""

@@ -9,7 +9,9 @@ from exactlm.kernels import _native
 from exactlm.kernels.api import F32, I32, PAGE_TOKENS
 
 if PAGE_TOKENS != _native.PAGE_TOKENS:
-    raise ImportError(f"exactlm.kernels._native was built for pages of {_native.PAGE_TOKENS} tokens, not {PAGE_TOKENS}: rebuild it")
+    raise ImportError(
+        f"exactlm.kernels._native was built for pages of {_native.PAGE_TOKENS} tokens, not {PAGE_TOKENS}: rebuild it"
+    )
 
 
 class CpuKernels(_native.Backend):
@@ -20,7 +22,9 @@ class CpuKernels(_native.Backend):
     ) -> _native.Linear:
         return _native.Linear(codes, multipliers, scales, n, k)
 
-    def make_kv_cache(self, num_layers: int, num_pages: int, num_heads: int, head_dim: int, limbs: int) -> _native.KvCache:
+    def make_kv_cache(
+        self, num_layers: int, num_pages: int, num_heads: int, head_dim: int, limbs: int
+    ) -> _native.KvCache:
         return _native.KvCache(num_layers, num_pages, num_heads, head_dim, limbs)
 
     def make_step(self, first_token: I32, positions: I32, page_table: I32) -> _native.Step:

@@ -1,4 +1,5 @@
-"""The NumPy implementation of the contract: exactlm.numerics behind the signatures of kernels/api.py. Slow, and the definition."""
+"""The NumPy implementation of the contract: exactlm.numerics behind the signatures of kernels/api.py. Slow, and the
+definition."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class ReferenceKernels:
     isa = "reference"
     num_threads = 1
 
-    def make_linear(self, codes: NDArray[np.uint8], multipliers: NDArray[np.uint16] | None, scales: F32, n: int, k: int) -> W16 | W8:
+    def make_linear(
+        self, codes: NDArray[np.uint8], multipliers: NDArray[np.uint16] | None, scales: F32, n: int, k: int
+    ) -> W16 | W8:
         if multipliers is None:
             return unpack_w16(codes, scales, n, k)
         return unpack_w8(codes, multipliers, scales, n, k)
@@ -97,11 +100,22 @@ class ReferenceKernels:
             y = swiglu(gate_up[:num_rows, :n], gate_up[:num_rows, n : 2 * n])
         return self.quantise(y, num_rows, n, codes, scales)
 
-    def rope_table(self, position: int, frequency: NDArray[np.uint64], factor: float, cosine: F32, sine: F32, row: int) -> None:
+    def rope_table(
+        self, position: int, frequency: NDArray[np.uint64], factor: float, cosine: F32, sine: F32, row: int
+    ) -> None:
         cosine[row], sine[row] = sine_cosine(position, frequency, np.float32(factor))
 
     def write_qkv(
-        self, step: Step, qkv: F32, num_heads: int, cosine: F32, sine: F32, cache: KvCache, layer: int, query_codes: I16, query_scales: F32
+        self,
+        step: Step,
+        qkv: F32,
+        num_heads: int,
+        cosine: F32,
+        sine: F32,
+        cache: KvCache,
+        layer: int,
+        query_codes: I16,
+        query_scales: F32,
     ) -> bool:
         num_kv, d = cache.keys.shape[3:]
         tokens = len(step.positions)
@@ -127,7 +141,16 @@ class ReferenceKernels:
         return True
 
     def attend(
-        self, step: Step, query_codes: I16, query_scales: F32, num_heads: int, cache: KvCache, layer: int, softmax_scale: float, window: int, out: F32
+        self,
+        step: Step,
+        query_codes: I16,
+        query_scales: F32,
+        num_heads: int,
+        cache: KvCache,
+        layer: int,
+        softmax_scale: float,
+        window: int,
+        out: F32,
     ) -> bool:
         num_kv, d = cache.keys.shape[3:]
         group = num_heads // num_kv
@@ -158,6 +181,16 @@ class ReferenceKernels:
             except NumericError:
                 best[t] = -1
 
-    def read_kv(self, cache: KvCache, layer: int, page: int, slot: int, keys: I16, key_scales: F32, values: I16, value_scales: F32) -> None:
+    def read_kv(
+        self,
+        cache: KvCache,
+        layer: int,
+        page: int,
+        slot: int,
+        keys: I16,
+        key_scales: F32,
+        values: I16,
+        value_scales: F32,
+    ) -> None:
         keys[:], key_scales[:] = cache.keys[layer, page, slot], cache.key_scales[layer, page, slot]
         values[:], value_scales[:] = cache.values[layer, page, slot], cache.value_scales[layer, page, slot]

@@ -1,7 +1,7 @@
 """THE forward pass: one decoder of the Llama family over any implementation of kernels/api.py.
 
-Reads like the model: embed, then per layer attention and feed-forward, then norm and head. Knows nothing of requests, pages'
-owners or sampling. Every array is preallocated for `max_tokens` tokens of one step.
+Reads like the model: embed, then per layer attention and feed-forward, then norm and head. Knows nothing of requests,
+pages' owners or sampling. Every array is preallocated for `max_tokens` tokens of one step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exactlm.errors import NumericError
-from exactlm.kernels.api import F32, I16, I32, I64, KvCache, Kernels, padded_codes
+from exactlm.kernels.api import F32, I16, I32, I64, Kernels, KvCache, padded_codes
 from exactlm.models.config import ModelConfig
 from exactlm.models.rope import RopeFrequencies
 from exactlm.models.weights import DecoderWeights, Layer
@@ -69,10 +69,11 @@ class Decoder:
     def forward(
         self, ids: I64, first_token: I32, positions: I32, page_table: I32, rows: I32, cache: KvCache
     ) -> tuple[I16, F32]:
-        """Runs one step of T tokens of S sequences; returns the final norm's codes [R, padded D] and scales [R] of `rows`.
+        """Runs one step of T tokens of S sequences; returns the final norm's codes [R, padded D] and scales [R] of
+        `rows`.
 
-        ids [T]; first_token [S+1]; positions [T]; page_table [S, pages]; rows [R], indices into T. The results are views that the next
-        step overwrites. Raises NumericError if a value becomes NaN or infinite.
+        ids [T]; first_token [S+1]; positions [T]; page_table [S, pages]; rows [R], indices into T. The results are
+        views that the next step overwrites. Raises NumericError if a value becomes NaN or infinite.
         """
         k, w, n = self.kernels, self._w, len(ids)
         step = k.make_step(first_token, positions, page_table)
@@ -90,17 +91,19 @@ class Decoder:
         return w.final_codes[: len(rows)], w.final_scales[: len(rows)]
 
     def logits(self, codes: I16, scales: F32) -> F32:
-        """Logits [R, V] of at most HEAD_ROWS rows of final codes [R, padded D]; a view that the next call overwrites."""
+        """Logits [R, V] of at most HEAD_ROWS rows of final codes [R, padded D]; a view that the next call
+        overwrites."""
         self.kernels.linear(self.weights.head, codes, scales, len(codes), self._w.logits)
         return self._w.logits[: len(codes), : self.config.vocab_size]
 
     def choose(self, num_rows: int, excluded: I64) -> list[int]:
-        """Greedy choice for each row of the last logits(), never one of the ids `excluded`; -1 where a logit is not finite."""
+        """Greedy choice for each row of the last logits(), never one of the ids `excluded`; -1 where a logit is not
+        finite."""
         if len(excluded):
             finite = np.isfinite(self._w.logits[:num_rows, excluded])
             self._w.logits[:num_rows, excluded] = np.where(finite, -np.finfo(np.float32).max, np.nan)
         self.kernels.argmax(self._w.logits, num_rows, self.config.num_tokens, self._w.best)
-        return self._w.best[:num_rows].tolist()
+        return [int(i) for i in self._w.best[:num_rows]]
 
     def _attention(self, i: int, layer: Layer, y: F32 | None, step: object, cache: KvCache, n: int) -> None:
         k, w, c = self.kernels, self._w, self.config

@@ -1,4 +1,5 @@
-"""The tensors of a decoder: their names in our model file, the checkpoint tensors they come from, and how they become kernels' objects.
+"""The tensors of a decoder: their names in our model file, the checkpoint tensors they come from, and how they become
+kernels' objects.
 
 Knows the Llama family. Does not know how codes are made (convert/) or multiplied (kernels/).
 """
@@ -52,13 +53,17 @@ def plan(config: ModelConfig) -> Iterator[Matrix | Vector]:
         yield Matrix(f"{ours}.qkv", q + 2 * kv, d, tuple(f"{p}.weight" for p in qkv))
         yield Matrix(f"{ours}.output", d, q, (f"{attention}.o_proj.weight",))
         yield Vector(f"{ours}.ffn_norm", d, (f"{theirs}.post_attention_layernorm.weight",))
-        yield Matrix(f"{ours}.gate_up", 2 * c.intermediate_size, d, (f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"))
+        yield Matrix(
+            f"{ours}.gate_up", 2 * c.intermediate_size, d, (f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight")
+        )
         yield Matrix(f"{ours}.down", d, c.intermediate_size, (f"{mlp}.down_proj.weight",))
         if c.attention_bias:
             yield Vector(f"{ours}.qkv.bias", q + 2 * kv, tuple(f"{p}.bias" for p in qkv))
             yield Vector(f"{ours}.output.bias", d, (f"{attention}.o_proj.bias",))
         if c.mlp_bias:
-            yield Vector(f"{ours}.gate_up.bias", 2 * c.intermediate_size, (f"{mlp}.gate_proj.bias", f"{mlp}.up_proj.bias"))
+            yield Vector(
+                f"{ours}.gate_up.bias", 2 * c.intermediate_size, (f"{mlp}.gate_proj.bias", f"{mlp}.up_proj.bias")
+            )
             yield Vector(f"{ours}.down.bias", d, (f"{mlp}.down_proj.bias",))
     yield Vector("final_norm", d, ("model.norm.weight",))
     if not c.tie_word_embeddings:
@@ -112,7 +117,10 @@ def load_weights(arrays: Arrays, config: ModelConfig, kernels: Kernels) -> Decod
             if name not in arrays:
                 raise FormatError(f"model.safetensors: tensor {name!r} is missing; convert the checkpoint again")
             if arrays[name].shape != shape:
-                raise FormatError(f"model.safetensors: tensor {name!r} has shape {list(arrays[name].shape)}, config.json asks for {list(shape)}")
+                raise FormatError(
+                    f"model.safetensors: tensor {name!r} has shape {list(arrays[name].shape)}, "
+                    f"config.json asks for {list(shape)}"
+                )
         if isinstance(item, Vector):
             loaded[item.name] = np.asarray(arrays[item.name], np.float32)[: item.n]
             continue

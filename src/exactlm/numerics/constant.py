@@ -1,4 +1,5 @@
-"""Constants of spec/numerics.md clause 12, and the exact decimal arithmetic that derives values from a configuration."""
+"""Constants of spec/numerics.md clause 12, and the exact decimal arithmetic that derives values from a
+configuration."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ COS = (
 @lru_cache(maxsize=1)
 def pi() -> Decimal:
     """Pi to PRECISION digits, by Machin's formula in integers."""
-    unity = 10 ** (PRECISION + 10)
+    unity: int = 10 ** (PRECISION + 10)
 
     def arctan_inverse(x: int) -> int:
         total = term = unity // x
@@ -78,14 +79,15 @@ def pi() -> Decimal:
 def to_float32(value: Decimal) -> np.float32:
     """The fp32 nearest to an exact decimal, ties to even, without passing through fp64."""
     if value == 0:
-        return np.float32(0)
+        return np.float32(0.0)
     exact = Fraction(value)
     magnitude = abs(exact)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if Fraction(2) ** exponent > magnitude:
         exponent -= 1
     unit = Fraction(2) ** (max(exponent, -126) - 23)
-    return np.float32(float(round(exact / unit) * unit))  # Fraction's round() is to nearest, ties to even
+    nearest: np.float32 = np.float32(float(round(exact / unit) * unit))
+    return nearest  # Fraction's round() is to nearest, ties to even
 
 
 @lru_cache

@@ -1,6 +1,7 @@
 """The order in which weight codes are stored: tiles of 16 outputs, four consecutive k together, bytes biased by 128.
 
-spec/format.md clause 3. One order serves every instruction set with contiguous loads, so a model file is used as it lies on disk.
+spec/format.md clause 3. One order serves every instruction set with contiguous loads, so a model file is used as it
+lies on disk.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def pack_w16(weight: W16) -> NDArray[np.uint8]:
     """Bytes [tiles, K4/4, 2, 16, 4] (hi, then lo limbs) of codes [N, K]."""
     hi, lo = limbs(np.asarray(_pad(weight.codes, TILE, 4), np.int16))
     planes = np.stack([hi, lo]).reshape(2, len(hi) // TILE, TILE, -1, 4)
-    return np.ascontiguousarray(planes.transpose(1, 3, 0, 2, 4)).view(np.uint8) ^ np.uint8(128)
+    biased: NDArray[np.uint8] = np.ascontiguousarray(planes.transpose(1, 3, 0, 2, 4)).view(np.uint8) ^ np.uint8(128)
+    return biased
 
 
 def pack_w8(weight: W8) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
@@ -47,7 +49,9 @@ def unpack_w16(packed: NDArray[np.uint8], scales: NDArray[np.float32], n: int, k
     return W16(np.ascontiguousarray(codes.reshape(codes.shape[0] * TILE, -1)[:n, :k]), scales[:n])
 
 
-def unpack_w8(packed: NDArray[np.uint8], multipliers: NDArray[np.uint16], scales: NDArray[np.float32], n: int, k: int) -> W8:
+def unpack_w8(
+    packed: NDArray[np.uint8], multipliers: NDArray[np.uint16], scales: NDArray[np.float32], n: int, k: int
+) -> W8:
     """The inverse of pack_w8; packed and multipliers may be flat."""
     groups = (k + GROUP - 1) // GROUP
     tiled = (packed.reshape(-1, groups * GROUP // 4, TILE, 4) ^ np.uint8(128)).view(np.int8).transpose(0, 2, 1, 3)

@@ -35,7 +35,9 @@ def to_turns(frequencies: list[Decimal]) -> NDArray[np.uint64]:
     return np.array(turns, np.uint64)
 
 
-def sine_cosine(position: int, turns: NDArray[np.uint64], factor: np.float32) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def sine_cosine(
+    position: int, turns: NDArray[np.uint64], factor: np.float32
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(cos, sin) [d/2] at one position: clauses 6.2, 6.3."""
     cosine, sine = np.zeros(len(turns), np.float32), np.zeros(len(turns), np.float32)
     for i, f in enumerate(turns.tolist()):
@@ -74,4 +76,5 @@ def hadamard(x: NDArray[np.float32], is_key: bool) -> NDArray[np.float32]:
         pairs[..., 0, :], pairs[..., 1, :] = a + b, a - b
         h *= 2
     n = block.bit_length() - 1
-    return x * np.ldexp(np.float32(1), -((n + 1) // 2) if is_key else -(n // 2))
+    scaled: NDArray[np.float32] = x * np.ldexp(np.float32(1), -((n + 1) // 2) if is_key else -(n // 2))
+    return scaled

@@ -52,7 +52,8 @@ def quantise_w8(w: NDArray[np.float32]) -> W8:
     m = absmax_bits(padded)
     is_zero = m < TINY_BITS
     row_max = np.where(is_zero, np.float32(1), m.view(np.float32)).astype(np.float64)
-    # ceil(m / (127 * 2^r)) <= 65535 exactly when m <= 65535 * 127 * 2^r: powers of two and 24-bit integers, exact in fp64.
+    # ceil(m / (127 * 2^r)) <= 65535 exactly when m <= 65535 * 127 * 2^r: powers of two and 24-bit integers, exact in
+    # fp64.
     _, exponent = np.frexp(row_max / (MULTIPLIER_MAX * 127))
     r = exponent.astype(np.int32) - 1
     r = np.where(row_max <= np.ldexp(float(MULTIPLIER_MAX * 127), r - 1), r - 1, r)
@@ -77,7 +78,8 @@ def _ceil_div127(x: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def w8_from_q8_0(codes: NDArray[np.int8], d: NDArray[np.float16]) -> tuple[W8, int]:
-    """Clause 3.3: GGUF Q8_0 codes [N, K] and scales [N, K/32], kept as they are; and the number of rows whose scales were rounded."""
+    """Clause 3.3: GGUF Q8_0 codes [N, K] and scales [N, K/32], kept as they are; and the number of rows whose scales
+    were rounded."""
     scale = d.astype(np.float64)
     if not np.all(np.isfinite(scale)) or np.any(scale < 0):
         raise NumericError("a Q8_0 scale is negative, NaN or infinite")
