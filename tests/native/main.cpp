@@ -61,6 +61,10 @@ int main(int argc, char** argv) {
   run_group("guard", test_guard);
   run_group("linear", test_linear);
   run_group("mix", test_mix);
+  run_group("elementwise", test_elementwise);
+  run_group("softmax", test_softmax);
+  run_group("environment", test_environment);
+  run_group("threads", test_threads);
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }
