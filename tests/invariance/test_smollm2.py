@@ -32,7 +32,7 @@ def load_prompts(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
     passages = [tokenizer.encode(f"{r['passage']}\nQuestion: {r['question']}?\nAnswer:") for r in rows]
     passages.sort(key=len, reverse=True)
     contracts = [
-        tokenizer.encode(p.read_text(encoding="utf-8")[:6000]) for p in sorted(data_file("contracts").glob("*.txt"))
+        tokenizer.encode(p.read_text(encoding="utf-8")) for p in sorted(data_file("contracts").glob("*.txt"))
     ]
     found = []
     for i, length in enumerate(lengths):

@@ -78,10 +78,8 @@ def pi() -> Decimal:
 
 def to_float32(value: Decimal) -> np.float32:
     """The fp32 nearest to an exact decimal, ties to even, without passing through fp64."""
-    if value == 0:
-        return np.float32(0.0)
     exact = Fraction(value)
-    magnitude = abs(exact)
+    magnitude = abs(exact) or Fraction(1)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if Fraction(2) ** exponent > magnitude:
         exponent -= 1
