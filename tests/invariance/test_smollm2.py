@@ -22,6 +22,9 @@ NEIGHBOURS = (0, 2, 7, 64)
 CHUNKS = (1, 7, 64, 512, 4096)  # the last takes every prompt whole
 THREADS = (1, 2, 3, 5, 8)
 FAST = tuple(isa for isa in available_isas() if isa not in (REFERENCE, "scalar")) or ("scalar",)
+# 1 to 700 tokens, around the boundaries of pages (32) and of chunks.
+LENGTHS = (1, 2, 3, 5, 8, 13, 17, 31, 32, 33, 47, 63, 64, 65, 81, 96, 97, 127, 128, 129, 160, 200, 255, 256, 257)
+LENGTHS += (300, 350, 400, 511, 512, 600, 700)
 pytestmark = pytest.mark.model
 
 
@@ -31,14 +34,12 @@ def load_prompts(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
         rows = [json.loads(line) for _, line in zip(range(3 * len(lengths)), file, strict=False)]
     passages = [tokenizer.encode(f"{r['passage']}\nQuestion: {r['question']}?\nAnswer:") for r in rows]
     passages.sort(key=len, reverse=True)
-    contracts = [
-        tokenizer.encode(p.read_text(encoding="utf-8")) for p in sorted(data_file("contracts").glob("*.txt"))
-    ]
+    contracts = [tokenizer.encode(p.read_text(encoding="utf-8")) for p in sorted(data_file("contracts").glob("*.txt"))]
     found = []
     for i, length in enumerate(lengths):
-        pool = passages if i % 2 == 0 and len(passages[i // 2]) >= length else contracts
-        found.append(pool[(i // 2) % len(pool)][:length])
-        assert len(found[-1]) == length
+        kinds = (passages, contracts) if i % 2 == 0 else (contracts, passages)
+        long_enough = [ids for kind in kinds for ids in kind if len(ids) >= length]
+        found.append(long_enough[i // 2 % len(long_enough)][:length])
     return found
 
 
@@ -77,41 +78,7 @@ def test_short_prompts_under_a_few_settings(model_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sweep(model_path: Path) -> None:
-    lengths = [
-        1,
-        2,
-        3,
-        5,
-        8,
-        13,
-        17,
-        31,
-        32,
-        33,
-        47,
-        63,
-        64,
-        65,
-        81,
-        96,
-        97,
-        127,
-        128,
-        129,
-        160,
-        200,
-        255,
-        256,
-        257,
-        300,
-        350,
-        400,
-        511,
-        512,
-        600,
-        700,
-    ]
-    prompts = load_prompts(Tokenizer.load(model_path), lengths)
+    prompts = load_prompts(Tokenizer.load(model_path), list(LENGTHS))
     base = Setting(FAST[-1], 2)
     engine = make_engine(model_path, base)
     expected = run(engine, prompts, base)
