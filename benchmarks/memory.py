@@ -9,6 +9,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def main() -> None:
     )
     parser.add_argument("--models", type=Path, default=ROOT / ".cache" / "models")
     parser.add_argument("--peer-models", type=Path, default=ROOT / ".cache" / "peer")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE")
     a = parser.parse_args()
@@ -48,60 +49,39 @@ def main() -> None:
 
 
 def measure(python: str, engine: str, model: Path, weights: Path, a: argparse.Namespace) -> dict[str, Any]:
-    """Medians over fresh processes; bytes and seconds."""
-    file_bytes = len(weights.read_bytes())
-    resident: list[float] = []
-    own: list[float] = []
-    load: list[float] = []
-    start: list[float] = []
-    kv_bytes = 0
+    """Bytes and seconds of every fresh process."""
+    row: dict[str, Any] = {"engine": engine, "model": model.name, "file": len(weights.read_bytes())}
+    seen: dict[str, list[float]] = defaultdict(list)
     for _ in range(a.repeats):
         with Worker(python, engine, model, a.threads) as worker:
             first = worker.ask("prefill", FIRST)
-            load.append(worker.facts["load_s"] + first)
-            start.append(worker.ready_s + first)
+            seen["load_s"].append(worker.facts["load_s"] + first)
+            seen["start_s"].append(worker.ready_s + first)
         with Worker(python, engine, model, a.threads) as worker:
-            worker.ask("prefill", PREFILL)
-            worker.ask("decode", DECODE)
-            memory = psutil.Process(worker.pid).memory_info()
-            resident.append(memory.rss)
-            own.append(memory.rss - memory.shared)
-            kv_bytes = worker.facts.get("kv_bytes_per_token", 0) * -(-PREFILL // PAGE) * PAGE
-    return {
-        "engine": engine,
-        "model": model.name,
-        "file_bytes": file_bytes,
-        "kv_bytes": kv_bytes,
-        "resident_bytes": resident,
-        "own_bytes": own,
-        "load_to_first_token_s": load,
-        "start_to_first_token_s": start,
-    }
+            worker.ask("decode", DECODE, PREFILL)
+            seen["resident"].append(psutil.Process(worker.pid).memory_info().rss)
+            seen["imported"].append(worker.imported_bytes)
+            pages = -(-(PREFILL + DECODE) // PAGE)
+            row["kv"] = worker.facts.get("kv_bytes_per_token", 0) * pages * PAGE
+    return {**row, **seen}
 
 
 def make_table(rows: list[dict[str, Any]]) -> Table:
     """One row for each engine and model."""
-    table = Table(title=f"MiB after a prefill of {PREFILL} and {DECODE} decoded tokens; seconds: median (min-max)")
-    for heading in (
-        "engine",
-        "model",
-        "file",
-        "KV in use",
-        "resident",
-        "resident - file - KV",
-        "of it not file-backed",
-    ):
-        table.add_column(heading, justify="right")
-    table.add_column("load to first token, s", justify="right")
-    table.add_column("process start to first token, s", justify="right")
+    title = (
+        f"MiB resident after {PREFILL} prompt and {DECODE} decoded tokens; seconds to a first token, median (min-max)"
+    )
+    table = Table(title=title)
+    for heading in ("", "file", "KV", "imports", "resident", "rest", "from load", "from start"):
+        table.add_column(heading, justify="right" if heading else "left")
     for row in rows:
-        resident = statistics.median(row["resident_bytes"])
-        sizes = [row["file_bytes"], row["kv_bytes"], resident, resident - row["file_bytes"] - row["kv_bytes"]]
-        cells = [f"{size / MIB:.1f}" for size in (*sizes, statistics.median(row["own_bytes"]))]
-        if not row["kv_bytes"]:  # llama.cpp allocates its whole context at the start
-            cells[1] = "in resident"
-        times = [spread(row[key], ".2f") for key in ("load_to_first_token_s", "start_to_first_token_s")]
-        table.add_row(row["engine"], row["model"], *cells, *times)
+        imported, resident = statistics.median(row["imported"]), statistics.median(row["resident"])
+        sizes = [row["file"], row["kv"], imported, resident, resident - row["file"] - row["kv"] - imported]
+        cells = [f"{size / MIB:.1f}" for size in sizes]
+        if not row["kv"]:
+            cells[1] = "in rest"
+        times = [spread(row[key], ".2f") for key in ("load_s", "start_s")]
+        table.add_row(f"{row['engine']} {row['model']}", *cells, *times)
     return table
 
 

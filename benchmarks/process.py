@@ -9,11 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 WORKER = Path(__file__).with_name("worker.py")
 
 
 class Worker:
-    """A running worker. `facts`: what it said of itself; `ready_s`: seconds to that from its start, interpreter included."""
+    """A running worker. `facts`: what it said of itself; `ready_s`: seconds from its start to that; `imported_bytes`:
+    resident before the model was loaded."""
 
     def __init__(self, python: str, engine: str, model: Path, threads: int) -> None:
         begin = time.perf_counter()
@@ -23,19 +26,24 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.facts: dict[str, Any] = self._answer()
+        assert self._answer() == "imported"
+        self.imported_bytes = psutil.Process(self._process.pid).memory_info().rss
+        self.facts: dict[str, Any] = self._ask(None)
         self.ready_s = time.perf_counter() - begin
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, task: str, count: int) -> float:
-        """Seconds of a task, "prefill" or "decode", over `count` tokens."""
+    def ask(self, task: str, *counts: int) -> float:
+        """Seconds of a task: "prefill" of n tokens, or "decode" of n tokens after a prompt of m (32 if not given)."""
+        return float(self._ask([task, *counts]))
+
+    def _ask(self, question: object) -> Any:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([task, count]) + "\n")
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
-        return float(self._answer())
+        return self._answer()
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None

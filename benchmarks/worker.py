@@ -1,4 +1,4 @@
-"""One engine with one model in one process, timed on request: JSON lines on standard input, answers on standard output.
+"""One engine with one model in one process, timed on request: JSON lines on standard input and output.
 
     python worker.py exactlm|llama.cpp MODEL THREADS
 
@@ -22,6 +22,12 @@ def make_prompt(count: int) -> list[int]:
     return [(i * 37 + 5) % 40000 + 100 for i in range(count)]
 
 
+def wait() -> None:
+    """Says that the engine is imported and no model loaded, and waits to be told to go on."""
+    print(json.dumps("imported"), flush=True)
+    sys.stdin.readline()
+
+
 class Engine(Protocol):
     """What is timed. `facts` goes into the report."""
 
@@ -40,6 +46,7 @@ class ExactLm:
     def __init__(self, model: str, threads: int) -> None:
         from exactlm import LLM, SamplingParams, __version__
 
+        wait()
         self._params = SamplingParams
         begin = time.perf_counter()
         self._llm = LLM(model, threads=threads)
@@ -73,6 +80,7 @@ class LlamaCpp:
         import llama_cpp
         from llama_cpp import llama_cpp as c
 
+        wait()
         self._c, self._silent = c, c.llama_log_callback(lambda *_: None)
         begin = time.perf_counter()
         c.llama_backend_init()
@@ -123,8 +131,8 @@ def main() -> None:
     engine: Engine = {"exactlm": ExactLm, "llama.cpp": LlamaCpp}[kind](model, int(threads))
     print(json.dumps(engine.facts), flush=True)
     for line in sys.stdin:
-        task, count = json.loads(line)
-        seconds = {"prefill": engine.prefill, "decode": engine.decode}[task](count)
+        task, *counts = json.loads(line)
+        seconds = {"prefill": engine.prefill, "decode": engine.decode}[task](*counts)
         print(json.dumps(seconds), flush=True)
 
 
