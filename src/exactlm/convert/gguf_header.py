@@ -28,6 +28,7 @@ MAX_DEPTH = 4  # of arrays inside arrays
 # The header of a file with a vocabulary of 262,144 and as many merges has 16 MB and 1.3 million values.
 MAX_HEADER_BYTES = 32 << 20  # a Python string can take four times its bytes
 MAX_VALUES = 1 << 21  # of all metadata arrays together: about 64 bytes each in Python
+ARRAY_COST = 16  # an array inside an array takes as long to read as this many strings
 MAX_ENTRIES = 1 << 14  # keys, and tensors: 256 layers have 4,000
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 BOOL, STRING, ARRAY = 7, 8, 9
@@ -98,7 +99,7 @@ class _Cursor:
         if depth >= MAX_DEPTH:
             raise self.fail(f"{what} nests arrays more than {MAX_DEPTH} deep")
         item, count = self.number("<I", what), self.number("<Q", what)
-        self._values += count
+        self._values += count * ARRAY_COST if item == ARRAY else count
         if self._values > MAX_VALUES:
             raise self.fail(f"{what} has {count} elements; at most {MAX_VALUES} are read from a file")
         if item in SCALARS and item != BOOL:

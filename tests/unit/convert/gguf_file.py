@@ -62,7 +62,7 @@ def write_gguf(
     change: Change | None = None,
     tensors: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
-    """keys: more metadata, by full name; without: keys left out; change: may add tensors; matrices are stored as `kind`."""
+    """keys: more metadata, by full name; without: keys left out; change: may add tensors; `kind`: of the matrices."""
     config = make_config(variant)
     writer = GGUFWriter(path, "llama")
     for key, value in {**_metadata(config), **(keys or {})}.items():

@@ -134,7 +134,7 @@ def open_tensor(path: Path) -> GgufTensor:
 
 
 def make_blocks(kind: str, seed: int) -> np.ndarray:
-    """Rows of two random blocks, one row for each special value of the binary16 numbers (zero, subnormal, largest, negative)."""
+    """Rows of two random blocks, one row for each special value of the binary16 numbers (zero, subnormal, largest)."""
     _, places = BLOCKS[kind]
     size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]
     rows = np.random.Generator(np.random.Philox(seed)).integers(0, 256, (len(HALVES), 2, size), dtype=np.uint8)
