@@ -192,15 +192,15 @@ inline void tile_k8(const uint8_t* packed, const float* s_x, int k, const uint8_
     }
   }
   for (int m = 0; m < M; ++m) {
-    for (int b = 0; b < B; ++b) {  // |acc| <= 128*32639*256 < 2^31
+    for (int b = 0; b < B; ++b) {  // |acc| <= 128*32639*256 < 2^30
       const __m256i acc = _mm256_hadd_epi32(pairs[m][b][0], pairs[m][b][1]);
       store_scaled(_mm256_cvtepi32_ps(acc), s_w + 8 * b, s_x[m], y + static_cast<size_t>(m) * ldy + 8 * b);
     }
   }
 }
 
-// Three rows of input by half a tile, then single rows by a whole one: what sixteen registers hold.
-constexpr int kRows = 3;
+// Rows of input by half a tile, then single rows by a whole one: what sixteen registers hold.
+constexpr int kRows16 = 2, kRows8 = 3;
 
 void linear_w16(const uint8_t* packed, const float* s_x, int num_rows, int k, const uint8_t* w, const float* s_w,
                 int num_tiles, float* y, size_t ldy) {
@@ -209,9 +209,9 @@ void linear_w16(const uint8_t* packed, const float* s_x, int num_rows, int k, co
     const uint8_t* x = packed;
     float* out = y;
     int m = 0;
-    for (; m + kRows <= num_rows; m += kRows, x += kRows * row, out += kRows * ldy) {
-      tile_w16<kRows, 1>(x, s_x + m, k, w, s_w, out, ldy);
-      tile_w16<kRows, 1>(x, s_x + m, k, w + 32, s_w + 8, out + 8, ldy);
+    for (; m + kRows16 <= num_rows; m += kRows16, x += kRows16 * row, out += kRows16 * ldy) {
+      tile_w16<kRows16, 1>(x, s_x + m, k, w, s_w, out, ldy);
+      tile_w16<kRows16, 1>(x, s_x + m, k, w + 32, s_w + 8, out + 8, ldy);
     }
     for (; m < num_rows; ++m, x += row, out += ldy) tile_w16<1, 2>(x, s_x + m, k, w, s_w, out, ldy);
   }
@@ -225,9 +225,9 @@ void linear_w8(const uint8_t* packed, const float* s_x, int num_rows, int k, con
     const uint8_t* x = packed;
     float* out = y;
     int m = 0;
-    for (; m + kRows <= num_rows; m += kRows, x += kRows * row, out += kRows * ldy) {
-      tile_w8<kRows, 1>(x, s_x + m, k, w, multipliers, s_w, out, ldy);
-      tile_w8<kRows, 1>(x, s_x + m, k, w + 32, multipliers + 8, s_w + 8, out + 8, ldy);
+    for (; m + kRows8 <= num_rows; m += kRows8, x += kRows8 * row, out += kRows8 * ldy) {
+      tile_w8<kRows8, 1>(x, s_x + m, k, w, multipliers, s_w, out, ldy);
+      tile_w8<kRows8, 1>(x, s_x + m, k, w + 32, multipliers + 8, s_w + 8, out + 8, ldy);
     }
     for (; m < num_rows; ++m, x += row, out += ldy) tile_w8<1, 2>(x, s_x + m, k, w, multipliers, s_w, out, ldy);
   }
