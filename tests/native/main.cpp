@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
   run_group("control", test_control);
   run_group("environment", test_environment);
   run_group("threads", test_threads);
+  run_group("vectors", [&] { test_vectors(vectors); });
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }
