@@ -11,13 +11,14 @@ BYTES = 256 << 20
 # Peak memory counts what the file costs on top of the interpreter, NumPy and the tokenizers library.
 PROGRAM = """
 import resource, sys, time
-from exactlm.{module} import {function} as open_it
+from pathlib import Path
+from exactlm.{module} import {function}
 from exactlm.errors import ExactlmError
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 before, start = peak(), time.monotonic()
 try:
-    open_it(sys.argv[1])
+    {function}(Path(sys.argv[1]))
     print("opened")
 except ExactlmError as error:
     print(type(error).__name__, error)
