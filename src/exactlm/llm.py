@@ -219,11 +219,11 @@ class LLM:
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [T, V], the exact bits, of every position of a sequence of T token ids."""
         with self._lock:
-            return np.concatenate([block.copy() for block in self._engine.prompt_logits(list(token_ids))])
+            return np.concatenate([block.copy() for block in self._engine.prompt_logits(_as_ids(token_ids))])
 
     def score(self, token_ids: Sequence[int]) -> list[float | None]:
         """Log-probability (natural) of every token given those before it; None for the first. spec/numerics.md 10.4."""
-        ids = list(token_ids)
+        ids = _as_ids(token_ids)
         scores: list[float | None] = [None]
         with self._lock:
             for block in self._engine.prompt_logits(ids):
@@ -235,7 +235,7 @@ class LLM:
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling parameters must be a SamplingParams, not {type(params).__name__}")
         text = prompt if isinstance(prompt, str) else None
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _as_ids(prompt)
         if text is not None and not ids:
             raise RequestError(f"the prompt {text!r} has no tokens in this model's vocabulary; give at least one")
         return _Answer(self._engine, self.tokenizer, self._engine.add(ids, params), text)
@@ -250,3 +250,10 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], (int, np.integer))):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
+
+
+def _as_ids(prompt: object) -> list[int]:
+    """Token ids as Python integers; what is not an integer is left for the engine to name."""
+    if isinstance(prompt, (bytes, Mapping)) or not hasattr(prompt, "__iter__"):
+        raise RequestError(f"a prompt must be a text or a list of token ids, not {type(prompt).__name__}")
+    return [int(i) if isinstance(i, np.integer) else i for i in prompt]

@@ -1,6 +1,8 @@
-"""Pinned digests: a change of any bit of conversion or inference fails here, and needs a new spec version and a CHANGELOG line.
+"""Pinned digests: a change of any bit of conversion or inference fails here.
 
-    python -m tests.golden.test_golden      rewrites golden.json (only together with a new spec version)
+Such a change needs a new spec version and a CHANGELOG line.
+
+python -m tests.golden.test_golden      rewrites golden.json (only together with a new spec version)
 """
 
 from __future__ import annotations

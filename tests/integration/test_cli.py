@@ -1,0 +1,149 @@
+"""The command line as a user meets it: outputs, exit statuses, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from exactlm import LLM, SamplingParams
+from tests import tiny
+
+
+def exactlm(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "exactlm", *arguments]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
+
+
+def test_convert_info_run(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    made = exactlm("convert", str(source), "-o", str(target), "--json")
+    assert made.returncode == 0, made.stderr
+    report = json.loads(made.stdout)
+    info = exactlm("info", str(target), "--json")
+    assert info.returncode == 0, info.stderr
+    assert json.loads(info.stdout)["fingerprint"] == report["fingerprint"]
+    assert json.loads(info.stdout)["damaged"] == []
+    text = exactlm("info", str(target))
+    assert report["fingerprint"] in text.stdout
+    assert "all as the manifest says" in text.stdout
+    ran = exactlm("run", str(target), "the thing", "--max-tokens", "5", "--json")
+    assert ran.returncode == 0, ran.stderr
+    answer = json.loads(ran.stdout)
+    expected = LLM(target).generate("the thing", SamplingParams(max_tokens=5))[0]
+    assert answer["digest"] == expected.outputs[0].digest
+    assert answer["fingerprint"] == report["fingerprint"]
+    plain = exactlm("run", str(target), "-", "--max-tokens", "5", stdin="the thing")
+    assert plain.stdout == expected.outputs[0].text + "\n"
+
+
+def test_every_instruction_set_and_thread_count_prints_the_same(tiny_model: Path) -> None:
+    from exactlm.kernels.select import available_isas
+
+    outputs = {
+        exactlm(
+            "run", str(tiny_model), "the thing", "--max-tokens", "4", "--json", EXACTLM_ISA=isa, EXACTLM_THREADS=n
+        ).stdout
+        for isa in available_isas()
+        for n in ("1", "3")
+    }
+    assert len(outputs) == 1
+    assert "digest" in outputs.pop()
+
+
+def test_existing_targets_are_kept_unless_told(source: Path, tiny_model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_model, copy)
+    refused = exactlm("convert", str(source), "-o", str(copy))
+    assert refused.returncode == 2
+    assert str(copy) in refused.stderr
+    assert "--overwrite" in refused.stderr
+    assert exactlm("convert", str(source), "-o", str(copy), "--overwrite").returncode == 0
+    other = tmp_path / "precious"
+    other.mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    kept = exactlm("convert", str(source), "-o", str(other), "--overwrite")
+    assert kept.returncode == 2
+    assert (other / "thesis.txt").read_text() == "years of work"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "precious"]
+
+
+def test_info_finds_a_changed_byte(tiny_model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_model, copy)
+    weights = copy / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-100] ^= 1
+    weights.write_bytes(data)
+    found = exactlm("info", str(copy))
+    assert found.returncode == 1
+    assert "DAMAGED" in found.stdout
+    cut = copy / "model.safetensors"
+    cut.write_bytes(bytes(data[:-1]))
+    shorter = exactlm("info", str(copy))
+    assert shorter.returncode == 2
+    assert str(len(data)) in shorter.stderr
+    assert str(len(data) - 1) in shorter.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "nowhere", "x"], ["nowhere"]),
+        (["convert", "nowhere.gguf", "-o", "out"], ["nowhere.gguf", "no such file"]),
+        (["convert", "someone/some-model", "-o", "out"], ["someone/some-model"]),
+        (["run", "{model}", ""], ["no tokens"]),
+        (["run", "{model}", "x", "--temperature", "0.5"], ["temperature=0.5"]),
+        (["run", "{model}", "x", "--max-tokens", "0"], ["max_tokens=0"]),
+        (["run", "{model}", "x", "--max-tokens", "100000"], ["100000", "512"]),
+        (["run", "{model}", "x", "--isa", "mmx"], ["mmx"]),
+        (["run", "{model}", "x", "--threads", "0"], ["threads=0"]),
+    ],
+)
+def test_errors_name_the_value_and_exit_with_2(tiny_model: Path, arguments: list[str], words: list[str]) -> None:
+    result = exactlm(*(a.replace("{model}", str(tiny_model)) for a in arguments), HF_HUB_OFFLINE="1")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["convert"], ["run"], ["chat"], ["info"]])
+def test_help_has_examples(command: list[str]) -> None:
+    result = exactlm(*command, "--help")
+    assert result.returncode == 0
+    assert "examples:" in result.stdout
+
+
+def test_interrupted_conversion_leaves_nothing(tmp_path: Path) -> None:
+    source = tiny.write_checkpoint(tmp_path / "source")
+    code = (
+        "import sys, time, exactlm.convert.converter as c\n"
+        "real = c.store_matrix\n"
+        "def slow(*a):\n    print('working', flush=True); time.sleep(30); return real(*a)\n"
+        "c.store_matrix = slow\n"
+        "from exactlm.cli import main; sys.exit(main(['convert', sys.argv[1], '-o', sys.argv[2]]))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(source), str(tmp_path / "model")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
