@@ -96,11 +96,12 @@ class ModelWriter:
 
     def write_tensor(self, name: str, array: NDArray[np.generic]) -> None:
         """Appends the next tensor; its name, dtype and shape must be the announced ones."""
-        dtype, shape = self._shapes[name]
-        expected = {"U8": np.uint8, "U16": np.uint16, "F32": np.float32}[dtype]
-        if self._pending.pop(0) != name or array.dtype != expected or array.shape != shape:
+        dtype, shape = self._shapes.get(name, ("no tensor", ()))
+        expected = {"U8": np.uint8, "U16": np.uint16, "F32": np.float32}.get(dtype)
+        if [name] != self._pending[:1] or array.dtype != expected or array.shape != shape:
             found = f"tensor {name!r} {array.dtype} {list(array.shape)}"
-            raise FormatError(f"{found} is not the next one of the plan, {dtype} {list(shape)}")
+            raise FormatError(f"{found} is not the next one of the plan: {self._pending[:1]}, {dtype} {list(shape)}")
+        self._pending.pop(0)
         little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
         self._append(little.reshape(-1).view(np.uint8).data)
         self._tensors[name] = {"dtype": dtype, "shape": list(shape), "sha256": sha256_array(array)}
