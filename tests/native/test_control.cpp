@@ -89,6 +89,68 @@ void mix_without_last_token(const uint8_t* const limbs[3], const int8_t* const* 
   scalar().mix_v16(shorter, pages, num_pages, dp, acc);
 }
 
+// Limb by limb in 32 bits for as long as the row is, without the transfers of spec 8.6.
+void mix_without_transfer(const uint8_t* const limbs[3], const int8_t* const* pages, int num_pages, int dp,
+                          int64_t* acc) {
+  for (int i = 0; i < dp; ++i) acc[i] = 0;
+  for (int limb = 0; limb < 3; ++limb) {
+    std::vector<uint32_t> cross(static_cast<size_t>(dp));
+    for (int j = 0; j < num_pages * kPageTokens; ++j) {
+      const int8_t* quad = pages[j / kPageTokens] + j % kPageTokens / 4 * dp * 8 + j % 4;
+      for (int i = 0; i < dp; ++i) {
+        const int8_t* v = quad + i / 16 * 128 + i % 16 * 4;
+        cross[static_cast<size_t>(i)] += static_cast<uint32_t>(limbs[limb][j] * (v[0] + v[64]));
+        acc[i] += int64_t{limbs[limb][j]} * (int64_t{255} * v[0]) << (8 * limb);  // the rest, exact
+      }
+    }
+    for (int i = 0; i < dp; ++i)
+      acc[i] += static_cast<int64_t>(static_cast<int32_t>(cross[static_cast<size_t>(i)])) << (8 * limb);
+  }
+}
+
+// Products of unsigned and signed bytes whose pairs saturate at 16 bits, as AVX2's vpmaddubsw does.
+void saturate_pairs(const uint8_t* packed, const float* s_x, int num_rows, int k, const uint8_t* keys, const float* s_k,
+                    int num_tiles, float* y, size_t ldy) {
+  for (int m = 0; m < num_rows; ++m) {
+    const uint8_t* row = packed + static_cast<size_t>(m) * scalar().packed_bytes(k);
+    for (int n = 0; n < kTileRows * num_tiles; ++n) {
+      const uint8_t* tile = keys + n / kTileRows * k * kTileRows + n % kTileRows * 4;
+      int64_t sum = 0, sum_x = 0;
+      for (int i = 0; i < k; i += 2) {
+        int16_t x[2];
+        std::memcpy(x, row + 2 * i, sizeof x);
+        const uint8_t* w = tile + i / 4 * 64 + i % 4;
+        const int lo[2] = {((x[0] + 128) & 255) - 128, ((x[1] + 128) & 255) - 128};
+        sum += 256 * ((x[0] - lo[0]) / 256 * w[0] + (x[1] - lo[1]) / 256 * w[1]);
+        sum += std::clamp(lo[0] * w[0] + lo[1] * w[1], -32768, 32767);
+        sum_x += x[0] + x[1];
+      }
+      const float scaled = round_to_fp32(sum - 128 * sum_x) * s_k[n];
+      y[static_cast<size_t>(m) * ldy + static_cast<size_t>(n)] = scaled * s_x[m];
+    }
+  }
+}
+
+// fp32 by way of two fp32 halves: two roundings.
+void round_twice(const uint8_t* packed, const float* s_x, int num_rows, int k, const uint8_t* w, const float* s_w,
+                 int num_tiles, float* y, size_t ldy) {
+  const size_t tile_bytes = static_cast<size_t>((k + 3) / 4) * 128;
+  for (int m = 0; m < num_rows; ++m) {
+    const uint8_t* row = packed + static_cast<size_t>(m) * scalar().packed_bytes(k);
+    for (int n = 0; n < kTileRows * num_tiles; ++n) {
+      int64_t sum = 0;
+      for (int i = 0; i < k; ++i) {
+        int16_t x;
+        std::memcpy(&x, row + 2 * i, sizeof x);
+        sum += int64_t{x} * weight_w16(w + static_cast<size_t>(n / kTileRows) * tile_bytes, n % kTileRows, i);
+      }
+      const float high = round_to_fp32(sum >> 8) * 256.0f, low = round_to_fp32(sum & 255);
+      const float scaled = (high + low) * s_w[n];
+      y[static_cast<size_t>(m) * ldy + static_cast<size_t>(n)] = scaled * s_x[m];
+    }
+  }
+}
+
 LinearCase random_case(Weights kind, int num_rows, int num_tiles, int k) {
   Random random(30);
   LinearCase problem(kind, num_rows, num_tiles, k);
@@ -116,6 +178,13 @@ void test_control() {
   wrong.linear_w8 = multiply_in_32_bits;
   CHECK(count_linear_mismatches(wrong, w8) > 0, "multipliers in 32 bits");
 
+  wrong.linear_w16 = round_twice;
+  CHECK(count_linear_mismatches(wrong, random_case(Weights::kW16, 16, 4, 64)) > 0, "two roundings");
+  const LinearCase keys = random_case(Weights::kKeys8, 2, 1, 64);
+  CHECK(count_linear_mismatches(wrong, keys) == 0, "the definition has no mismatch");
+  wrong.score_k8 = saturate_pairs;
+  CHECK(count_linear_mismatches(wrong, keys) > 0, "pairs that saturate");
+
   MixCase mix{2, 32, 2, {}, {}};
   mix.p.assign(64, 8388607);
   mix.values.emplace_back(static_cast<size_t>(kPageTokens * mix.dp), int16_t{-3});
@@ -124,6 +193,12 @@ void test_control() {
   CHECK(count_mix_mismatches(wrong, mix) == 1, "a sum that is one off");
   wrong.mix_v16 = mix_without_last_token;
   CHECK(count_mix_mismatches(wrong, mix) == mix.dp, "a token left out");
+  wrong.mix_v16 = mix_without_transfer;
+  CHECK(count_mix_mismatches(wrong, mix) == 0, "32 bits are enough for a short row");
+  MixCase longest{2, 16, 1100, {}, {}};
+  longest.p.assign(1100 * kPageTokens, 0xffffff);
+  longest.values.emplace_back(static_cast<size_t>(kPageTokens * longest.dp), static_cast<int16_t>(kMaxCode));
+  CHECK(count_mix_mismatches(wrong, longest) == longest.dp, "no transfer to 64 bits in 35,200 keys");
 }
 
 }  // namespace exactlm::test

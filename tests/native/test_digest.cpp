@@ -132,6 +132,36 @@ uint64_t digest_of(const Operation& operation, const ElementwiseTable& table) {
   return digest.value();
 }
 
+// What a compiler makes of exp2's chain when it may contract a product and a sum into one operation. Spec 9.
+Status swiglu_contracted(const float* gate, const float* up, int n, int16_t* codes, int padded, float* scale,
+                         float* scratch) {
+  const float coefficients[] = {0x1.461956p-10f, 0x1.3d28p-7f, 0x1.c685p-5f, 0x1.ebfd9ep-3f, 0x1.62e42ap-1f, 1.0f};
+  for (int i = 0; i < n; ++i) {
+    const float t = std::fmin(std::fmax(gate[i] * -0x1.715476p+0f, -126.0f), 126.0f);
+    float y = 0x1.c72114p-13f;
+    for (const float c : coefficients) y = std::fma(y, t - std::floor(t), c);
+    scratch[i] = gate[i] / (1.0f + std::ldexp(y, static_cast<int>(std::floor(t)))) * up[i];
+  }
+  return isas()[0]->elementwise->quantise(scratch, n, codes, padded, scale);
+}
+
+// Ties away from zero, as round() does, where spec 1.2 says to even.
+Status quantise_ties_away(const float* x, int n, int16_t* codes, int padded, float* scale) {
+  const Status status = isas()[0]->elementwise->quantise(x, n, codes, padded, scale);
+  for (int i = 0; i < n && *scale != 0.0f; ++i) codes[i] = static_cast<int16_t>(std::round(x[i] / *scale));
+  return status;
+}
+
+void check_controls() {
+  ElementwiseTable wrong = *isas()[0]->elementwise;
+  wrong.swiglu_quantise = swiglu_contracted;
+  wrong.quantise = quantise_ties_away;
+  for (const Operation& operation : kOperations) {
+    const bool is_wrong = operation.run == swiglu_quantise || operation.run == quantise;
+    CHECK((digest_of(operation, wrong) != operation.expected) == is_wrong, operation.name);
+  }
+}
+
 }  // namespace
 
 void test_digest() {
@@ -144,6 +174,7 @@ void test_digest() {
       CHECK(value == operation.expected, std::string(isa->dot->isa) + " " + operation.name + ": " + found);
     }
   }
+  check_controls();
 }
 
 }  // namespace exactlm::test
