@@ -17,6 +17,8 @@ def open_checkpoint(path: str | Path, *, revision: str | None = None) -> Checkpo
     Raises CheckpointError, ConfigError or UnsupportedError, and has read no weights but for comparing a tied head.
     """
     local = Path(path)
+    if revision is not None and local.exists():
+        raise CheckpointError(f"{path}: is a local path, which has no revision {revision!r}; leave the revision out")
     if local.is_dir():
         return HuggingFaceCheckpoint(local)
     if local.is_file():

@@ -110,6 +110,10 @@ class _Metadata:
             raise UnsupportedError(f"{self.path}: {what}, which is not implemented")
 
     def check_keys(self) -> None:
+        """Every key of the architecture must be one that is read, and the file the whole model."""
+        if (parts := self._values.get("split.count", 1)) != 1:
+            what = f"split.count={parts!r:.100}: the file is one part of a model"
+            raise UnsupportedError(f"{self.path}: {what}; merge the parts with llama-gguf-split --merge")
         keys = {k.removeprefix("llama.") for k in self._values if k.startswith("llama.")}
         if odd := sorted(keys - KNOWN_KEYS):
             what = f"key {'llama.' + odd[0]!r:.100} is unknown"

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 
+from exactlm import convert_to_deterministic
 from exactlm.convert.gguf_header import read_header
 from exactlm.convert.gguf_source import SUPPORTED, GgufTensor
+from exactlm.errors import CheckpointError
+from exactlm.format.reader import open_model
+from exactlm.numerics.layout import unpack_w16
+from exactlm.numerics.weight import quantise_w16
+from tests.tiny import draw, make_config
+from tests.unit.convert.gguf_file import gguf_tensors, write_gguf
 
 f32 = np.float32
 Values = Iterator[np.float32]
@@ -190,3 +197,52 @@ def test_a_large_tensor_read_in_parts_is_the_same(tmp_path: Path, monkeypatch: p
     whole = open_tensor(tmp_path / "a.gguf").read()
     monkeypatch.setattr("exactlm.convert.gguf_source.BLOCK_VALUES", 3 * 512)
     np.testing.assert_array_equal(open_tensor(tmp_path / "a.gguf").read(), whole)
+
+
+def write_model(path: Path, kind: str, rows: np.ndarray) -> Path:
+    """A whole model whose feed-forward size is 256, so that ffn_down of layer 1 can be made of K-quant blocks."""
+    tensors = gguf_tensors(make_config(), "base")
+    for layer in (0, 1):
+        for part, shape in (("gate", (256, 64)), ("up", (256, 64)), ("down", (64, 256))):
+            tensors[f"blk.{layer}.ffn_{part}.weight"] = draw(f"{layer}{part}", shape, 0.1)
+    del tensors["blk.1.ffn_down.weight"]
+
+    def add(writer: GGUFWriter) -> None:
+        writer.add_tensor("blk.1.ffn_down.weight", rows, raw_dtype=GGMLQuantizationType[kind])
+
+    return write_gguf(path, keys={"llama.feed_forward_length": 256}, tensors=tensors, change=add)
+
+
+def finite_rows(kind: str) -> np.ndarray:
+    """64 rows of 256 random values in blocks of a type."""
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    rows = np.random.Generator(np.random.Philox(9)).integers(0, 256, (64, 256 // block, size), dtype=np.uint8)
+    for place in BLOCKS[kind][1]:
+        rows[:, :, place : place + 2] = np.frombuffer(struct.pack("<e", 0.01), np.uint8)
+    return rows.reshape(64, -1)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_model_with_blocks_of_every_type_converts(kind: str, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", kind, finite_rows(kind))
+    directory = open_model(convert_to_deterministic(path).save_pretrained(tmp_path / "out"))
+    codes, scales = (np.asarray(directory.tensors[f"layers.1.down.{part}"]) for part in ("codes", "scales"))
+    header, data = read_header(path)
+    source = GgufTensor(path, data, header.tensors["blk.1.ffn_down.weight"], "", None).read()
+    stored, expected = unpack_w16(codes, scales, 64, 256), quantise_w16(source)
+    np.testing.assert_array_equal(stored.codes, expected.codes)
+    np.testing.assert_array_equal(stored.scales, expected.scales)
+    assert directory.manifest["report"]["tensors"]["layers.1.down"]["sources"].popitem()[1] == kind
+
+
+@pytest.mark.parametrize("bits", [0x7C00, 0xFC00, 0x7E00])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_number_that_is_not_finite_stops_the_conversion(kind: str, bits: int, tmp_path: Path) -> None:
+    for place in BLOCKS[kind][1]:
+        rows = finite_rows(kind)
+        begin = rows.shape[1] - GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1] + place
+        rows[63, begin : begin + 2] = np.frombuffer(struct.pack("<H", bits), np.uint8)
+        path = write_model(tmp_path / f"{place}.gguf", kind, rows)
+        with pytest.raises(CheckpointError, match=r"tensor 'blk\.1\.ffn_down\.weight' holds a NaN or infinity"):
+            convert_to_deterministic(path).save_pretrained(tmp_path / "out")
+        assert not (tmp_path / "out").exists()

@@ -145,6 +145,7 @@ BAD_KEYS: dict[str, tuple[dict[str, object], tuple[str, ...], type[ExactlmError]
     "architecture": ({"general.architecture": "qwen2"}, (), UnsupportedError, "qwen2"),
     "unknown key": ({"llama.attention.scale": 0.5}, (), ConfigError, "llama.attention.scale"),
     "experts": ({"llama.expert_count": 8}, (), UnsupportedError, "expert_count=8"),
+    "one part of several": ({"split.count": 2}, (), UnsupportedError, "llama-gguf-split --merge"),
     "layout": ({"llama.tensor_data_layout": "half"}, (), UnsupportedError, "tensor_data_layout='half'"),
     "no eps": ({}, ("llama.attention.layer_norm_rms_epsilon",), ConfigError, "layer_norm_rms_epsilon' is missing"),
     "no context": ({}, ("llama.context_length",), ConfigError, "context_length' is missing"),

@@ -262,3 +262,8 @@ def test_not_a_checkpoint(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError, match=message):
             open_checkpoint(path)
+
+
+def test_a_local_path_has_no_revision(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="which has no revision 'main'"):
+        open_checkpoint(write_checkpoint(tmp_path / "hf"), revision="main")
