@@ -9,17 +9,20 @@ every token from their own logits, and start each request with an empty KV cache
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import sys
 import time
 from typing import Any, Protocol
 
 CONTEXT = 1024
+TURN = itertools.count()
 
 
 def make_prompt(count: int) -> list[int]:
-    """Token ids, the same for both engines."""
-    return [(i * 37 + 5) % 40000 + 100 for i in range(count)]
+    """Token ids, other ones at each call, so that no prefix is cached; call n is the same in both engines."""
+    first = next(TURN)
+    return [(i * 37 + first * 11 + 5) % 40000 + 100 for i in range(count)]
 
 
 def wait() -> None:
