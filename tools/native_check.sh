@@ -105,7 +105,7 @@ step_symbols() {
 }
 
 step_sanitize() {
-  build sanitize -DEXACTLM_SANITIZE=ON &&
+  build sanitize -DEXACTLM_SANITIZE=ON -DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_CXX_FLAGS_SANITIZE=-O1 &&
     UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1 \
       run sanitize "" "$OUT/sanitize/native_test" --short
 }
