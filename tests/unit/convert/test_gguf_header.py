@@ -62,6 +62,14 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "string length": (gguf([key("a", STRING, struct.pack("<Q", 2**64 - 1))]), "needs 18446744073709551615 bytes"),
     "string not UTF-8": (gguf([key("a", STRING, text(b"\xc3"))]), "'a' is not UTF-8"),
     "array length": (gguf([key("a", ARRAY, array(U32, 2**64 - 1, b""))]), "18446744073709551615 elements"),
+    "arrays of many values": (
+        gguf([key(k, ARRAY, array(0, MAX_VALUES // 2 + 1, bytes(MAX_VALUES // 2 + 1))) for k in "ab"]),
+        f"at most {MAX_VALUES} are read",
+    ),
+    "arrays of many arrays": (
+        gguf([key("a", ARRAY, array(ARRAY, MAX_VALUES // 16 + 1, bytes(MAX_VALUES)))]),
+        f"at most {MAX_VALUES} are read",
+    ),
     "array longer than the file": (gguf([key("a", ARRAY, array(U32, 1 << 20, b""))]), "needs 4194304 bytes"),
     "strings longer than the file": (gguf([key("a", ARRAY, array(STRING, 1 << 20, b""))]), "the file has"),
     "array type": (gguf([key("a", ARRAY, array(99, 1, b"\0"))]), "has type 99"),

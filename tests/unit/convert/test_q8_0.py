@@ -14,6 +14,7 @@ from exactlm.format.reader import open_model
 from exactlm.models.config import ModelConfig
 from exactlm.models.weights import Matrix, plan
 from exactlm.numerics.layout import unpack_w8
+from exactlm.numerics.weight import w8_from_q8_0
 from tests.tiny import make_config
 from tests.unit.convert.gguf_file import gguf_tensors, write_gguf
 
@@ -141,3 +142,11 @@ def test_a_scale_that_is_not_finite_stops_the_conversion(kind: str, bits: int, t
     with pytest.raises(CheckpointError, match=r"tensor 'blk\.0\.ffn_up\.weight' holds a NaN or infinity"):
         convert_to_deterministic(path).save_pretrained(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_every_scale_there_is_can_be_kept() -> None:
+    d = np.arange(0x7C00, dtype=np.uint16).view(np.float16)[:, None]
+    kept, num_rounded = w8_from_q8_0(np.full((len(d), 32), -128, np.int8), d)
+    assert num_rounded == 0
+    np.testing.assert_array_equal(kept.dequantise()[:, 0], d[:, 0].astype(np.float32) * np.float32(-128))
+    assert (kept.multipliers[1:, 0] % 2 == 1).all()  # the largest r of spec/numerics.md 3.3

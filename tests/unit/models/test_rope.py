@@ -58,27 +58,30 @@ def test_llama3() -> None:
     assert len({int(f) for f in found} & {int(f) for f in turns(base())}) in range(1, 8)  # some kept, some not
 
 
+@pytest.mark.parametrize(("theta", "window"), [(10000.0, 64), (100.0, 131072), (1e6, 8)])
 @pytest.mark.parametrize("truncate", [None, True, False])
-def test_yarn(truncate: bool | None) -> None:
-    factor, window, d = 8, 64, D
+def test_yarn(truncate: bool | None, theta: float, window: int) -> None:
+    """The second has its correction range cut at d - 1, the third at 0."""
+    factor, d = 8, D
     extra = {} if truncate is None else {"truncate": truncate}
     yarn = {"type": "yarn", "factor": factor, "original_max_position_embeddings": window, **extra}
     with mpmath.workdps(60):
 
         def dimension(beta: int) -> Any:
-            return d * mpmath.log(window / (beta * 2 * mpmath.pi)) / (2 * mpmath.log(10000))
+            return d * mpmath.log(window / (beta * 2 * mpmath.pi)) / (2 * mpmath.log(theta))
 
         low, high = dimension(32), dimension(1)
         if truncate is not False:
             low, high = mpmath.floor(low), mpmath.ceil(high)
         low, high = max(low, 0), min(high, d - 1)
+        high += mpmath.mpf("0.001") if low == high else 0
         values = []
-        for i, a in enumerate(base()):
+        for i, a in enumerate(base(theta)):
             g = 1 - min(max((i - low) / (high - low), 0), 1)
             values.append(a / factor * (1 - g) + a * g)
         expected = turns(values)
         attention = np.float32(float(mpmath.mpf("0.1") * mpmath.log(factor) + 1))
-    found = RopeFrequencies(config_of(yarn))
+    found = RopeFrequencies(config_of(yarn, rope_theta=theta))
     np.testing.assert_array_equal(found.at(0), expected)
     assert found.factor == float(attention)
 
