@@ -202,6 +202,8 @@ def test_bad_metadata_is_refused_by_name(name: str, tmp_path: Path) -> None:
     [
         ("blk.0.attn_q_norm.weight", "no place"),
         ("blk.2.attn_q.weight", "no place"),
+        ("blk.01.attn_norm.weight", "no place"),
+        (f"blk.{'9' * 5000}.attn_norm.weight", "no place"),
         ("blk.0.attn_k.bias", "no place"),
         ("rope_factors_long.weight", "no place"),
         ("rope_freqs.weight", "shape"),

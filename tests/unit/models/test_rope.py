@@ -58,19 +58,19 @@ def test_llama3() -> None:
     assert len({int(f) for f in found} & {int(f) for f in turns(base())}) in range(1, 8)  # some kept, some not
 
 
-@pytest.mark.parametrize(("theta", "window"), [(10000.0, 64), (100.0, 131072), (1e6, 8)])
+@pytest.mark.parametrize(("theta", "window", "fast"), [(10000.0, 64, 32), (30.0, 6000, 256), (1e6, 8, 32)])
 @pytest.mark.parametrize("truncate", [None, True, False])
-def test_yarn(truncate: bool | None, theta: float, window: int) -> None:
+def test_yarn(truncate: bool | None, theta: float, window: int, fast: int) -> None:
     """The second has its correction range cut at d - 1, the third at 0."""
     factor, d = 8, D
     extra = {} if truncate is None else {"truncate": truncate}
-    yarn = {"type": "yarn", "factor": factor, "original_max_position_embeddings": window, **extra}
+    yarn = {"type": "yarn", "factor": factor, "original_max_position_embeddings": window, "beta_fast": fast, **extra}
     with mpmath.workdps(60):
 
         def dimension(beta: int) -> Any:
             return d * mpmath.log(window / (beta * 2 * mpmath.pi)) / (2 * mpmath.log(theta))
 
-        low, high = dimension(32), dimension(1)
+        low, high = dimension(fast), dimension(1)
         if truncate is not False:
             low, high = mpmath.floor(low), mpmath.ceil(high)
         low, high = max(low, 0), min(high, d - 1)
