@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 MODELS := .cache/models
 SOURCE := .cache/source/SmolLM2-135M-Instruct.Q4_1.gguf
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard native/*)
+# What decides the bytes of a converted model.
+CONVERSION := $(wildcard src/exactlm/convert/*.py src/exactlm/format/*.py src/exactlm/models/*.py src/exactlm/numerics/*.py src/exactlm/text/*.py)
 # The linear algebra library of NumPy is not on the exact path; one thread keeps tests from crowding the machine.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
@@ -32,7 +34,7 @@ $(VENV)/linters: $(VENV)/made
 $(SOURCE): | $(VENV)/made
 	$(BIN)/python tools/fetch_model.py $@
 
-$(MODELS)/smollm2-135m-%/manifest.json: $(SOURCE) src/exactlm/numerics/__init__.py spec/format.md
+$(MODELS)/smollm2-135m-%/manifest.json: $(SOURCE) $(CONVERSION)
 	$(BIN)/exactlm convert $(SOURCE) -o $(MODELS)/smollm2-135m-$* --precision $* --overwrite
 	touch $@
 

@@ -1,6 +1,6 @@
 """exactlm: deterministic LLM inference. Same prompt, same bytes.
 
-    from exactlm import LLM, SamplingParams, convert_to_deterministic
+from exactlm import LLM, SamplingParams, convert_to_deterministic
 """
 
 from __future__ import annotations

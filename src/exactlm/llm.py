@@ -63,46 +63,41 @@ class StreamDelta:
 
 
 class _Answer:
-    """Turns a request's tokens into text as they come, and ends it at a stop string."""
+    """Turns a request's tokens into text as they are committed, and ends it at a stop string."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, request: Request, prompt: str | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, request: Request, prompt: str | None) -> None:
         self.request, self.prompt, self.text = request, prompt, ""
-        self._engine, self._tokenizer = engine, tokenizer
-        self._decoder, self._matcher = StreamDecoder(tokenizer), StopMatcher(request.params.stop)
-        self._seen = 0
         self.is_done = False
+        self._tokenizer = tokenizer
+        self._decoder, self._matcher = StreamDecoder(tokenizer), StopMatcher(request.params.stop)
+        self._fresh = ""  # text that is certain and not yet handed out
+        self._is_stopped = False
+        request.is_ended_by = self._take
+
+    def _take(self, token: int) -> bool:
+        """Takes in a committed token; True if the text has reached a stop string."""
+        if self._tokenizer.is_special(token):  # a control token has no text
+            return False
+        return self._push(self._decoder.push(token))
+
+    def _push(self, text: str) -> bool:
+        emitted, hit = self._matcher.push(text)
+        self._fresh += emitted
+        self._is_stopped = hit is not None
+        return self._is_stopped
 
     def advance(self) -> str:
-        """Takes in the request's new tokens; returns the text that is now certain."""
+        """The text that has become certain since the last call; raises the request's error."""
         if self.request.error is not None:
             raise self.request.error
-        delta = ""
-        new = self.request.output_ids[self._seen :]
-        for token in new:
-            self._seen += 1
-            if self._hides(token):
-                continue
-            emitted, hit = self._matcher.push(self._decoder.push(token))
-            delta += emitted
-            if hit is not None:
-                return self._end_at_stop(delta)
-        if self.request.is_finished:
-            emitted, hit = self._matcher.push(self._decoder.finish())
-            delta += emitted
-            if hit is not None:
-                return self._end_at_stop(delta)
-            delta += self._matcher.finish()
+        if self.request.is_finished and not self.is_done:
             self.is_done = True
-        self.text += delta
-        return delta
-
-    def _hides(self, token: int) -> bool:
-        """Whether the token is a control token, which has no text."""
-        return self._tokenizer.is_special(token)
-
-    def _end_at_stop(self, delta: str) -> str:
-        self._engine.stop(self.request)
-        self.is_done = True
+            if not self._is_stopped:
+                if self._push(self._decoder.finish()):
+                    self.request.finish_reason = "stop"
+                else:
+                    self._fresh += self._matcher.finish()
+        delta, self._fresh = self._fresh, ""
         self.text += delta
         return delta
 
@@ -153,15 +148,7 @@ class LLM:
         then nothing is left running.
         """
         many = _as_list(prompts)
-        each = (
-            [params or SamplingParams()] * len(many)
-            if params is None or isinstance(params, SamplingParams)
-            else list(params)
-        )
-        if len(each) != len(many):
-            raise RequestError(
-                f"{len(each)} sampling parameters for {len(many)} prompts: give one for all or one for each"
-            )
+        each = _as_params(params, len(many))
         answers: list[_Answer] = []
         try:
             with self._lock:
@@ -172,8 +159,7 @@ class LLM:
                     if not all(a.request.is_finished for a in answers):
                         self._engine.step()
                     for answer in answers:
-                        if not answer.is_done:
-                            answer.advance()
+                        answer.advance()
         finally:
             self._drop(answers)
         return [a.output() for a in answers]
@@ -185,13 +171,14 @@ class LLM:
         try:
             with self._lock:
                 answer = self._start(prompt, params or SamplingParams())
+            told = 0  # tokens handed out: other callers' steps may have added several
             while not answer.is_done:
-                seen = len(answer.request.output_ids)
                 with self._lock:
                     if not answer.request.is_finished:
                         self._engine.step()
                     text = answer.advance()
-                ids = answer.request.output_ids[seen:]
+                    ids = answer.request.output_ids[told:]
+                told += len(ids)
                 if answer.is_done:
                     yield StreamDelta(text, ids, answer.request.finish_reason, answer.request.digest.hexdigest())
                 elif text or ids:
@@ -238,7 +225,7 @@ class LLM:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _as_ids(prompt)
         if text is not None and not ids:
             raise RequestError(f"the prompt {text!r} has no tokens in this model's vocabulary; give at least one")
-        return _Answer(self._engine, self.tokenizer, self._engine.add(ids, params), text)
+        return _Answer(self.tokenizer, self._engine.add(ids, params), text)
 
     def _drop(self, answers: list[_Answer]) -> None:
         with self._lock:
@@ -250,6 +237,18 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], (int, np.integer))):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
+
+
+def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if isinstance(params, (str, Mapping)) or not all(isinstance(p, SamplingParams) for p in params):
+        raise RequestError(
+            f"sampling parameters must be a SamplingParams or a list of them, not {type(params).__name__}"
+        )
+    if len(params) != count:
+        raise RequestError(f"{len(params)} sampling parameters for {count} prompts: give one for all or one for each")
+    return list(params)
 
 
 def _as_ids(prompt: object) -> list[int]:

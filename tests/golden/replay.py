@@ -1,7 +1,7 @@
 """Digests of models' logits, KV bytes and tokens, written on one machine and checked on another that has only NumPy.
 
 python -m tests.golden.replay write FILE MODEL ..     on this machine, with its fastest instruction set
-python -m tests.golden.replay check FILE MODEL ..     elsewhere, with every instruction set there; exit status 1 on a difference
+python -m tests.golden.replay check FILE MODEL ..     elsewhere, every instruction set; exit status 1 on a difference
 """
 
 from __future__ import annotations

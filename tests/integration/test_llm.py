@@ -160,3 +160,30 @@ def test_a_directory_that_is_no_model_is_named(tmp_path: Path) -> None:
         LLM(tmp_path / "none")
     with pytest.raises(ExactlmError, match="manifest"):
         LLM(tmp_path)
+
+
+def test_where_a_stop_ends_an_answer_does_not_depend_on_who_steps(llm: LLM) -> None:
+    """Steps driven by another caller once added tokens after the stop to the ids and the digest."""
+    whole = llm.generate(PROMPTS[0], PARAMS)[0].outputs[0].text
+    params = SamplingParams(max_tokens=12, ignore_eos=True, stop=(whole[len(whole) // 3 :][:2],))
+    expected = llm.generate(PROMPTS[0], params)[0].outputs[0]
+    stream = llm.stream(PROMPTS[0], params)
+    deltas = [next(stream)]
+    llm.generate(PROMPTS[1:], PARAMS)
+    deltas += list(stream)
+    assert [i for d in deltas for i in d.token_ids] == expected.token_ids
+    assert "".join(d.text for d in deltas) == expected.text
+    assert deltas[-1].digest == expected.digest
+    assert len(expected.token_ids) < 12
+
+
+def test_logprobs_and_score_agree_also_where_ids_are_excluded(llm: LLM) -> None:
+    output = llm.generate(PROMPTS[0], SamplingParams(max_tokens=6, ignore_eos=True, logprobs=2))[0]
+    llm._engine.excluded_ids = np.array([3, 4, 5], np.int64)
+    excluded = llm.generate(PROMPTS[0], SamplingParams(max_tokens=6, ignore_eos=True, logprobs=2))[0]
+    llm._engine.excluded_ids = np.array([], np.int64)
+    assert excluded == output
+    answer = output.outputs[0]
+    assert answer.logprobs is not None
+    scores = llm.score(output.prompt_token_ids + answer.token_ids)[len(output.prompt_token_ids) :]
+    assert scores == [entry[token] for entry, token in zip(answer.logprobs, answer.token_ids, strict=True)]

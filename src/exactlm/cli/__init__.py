@@ -7,8 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from exactlm import __version__
 from exactlm.cli import chat, convert, info, run
 from exactlm.errors import ExactlmError
+from exactlm.numerics import SPEC_VERSION
 
 COMMANDS = (convert, run, chat, info)
 EPILOG = """examples:
@@ -29,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"exactlm {__version__}, numerics spec {SPEC_VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add_parser(commands)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from exactlm.cli.option import print_json
+from exactlm.cli.option import print_json, print_rows
 from exactlm.convert.converter import KV_CACHES, PRECISIONS, Converter, convert_to_deterministic
 from exactlm.format.reader import open_model
 
@@ -80,10 +77,12 @@ def _print(converter: Converter, path: str, fingerprint: str) -> None:
     matrices = {name: entry for name, entry in tensors.items() if "relative_error" in entry}
     worst = max(matrices, key=lambda name: float(matrices[name]["relative_error"]))
     exact = sum(bool(entry["exact"]) for entry in matrices.values())
-    table = Table(show_header=False, box=None)
-    table.add_row("model", path)
-    table.add_row("precision", converter.config.precision)
-    table.add_row("tensors", f"{len(tensors)}, of {len(matrices)} matrices {exact} kept exactly")
-    table.add_row("largest error", f"{matrices[worst]['relative_error']:.1e} of the tensor's norm ({worst})")
-    table.add_row("fingerprint", fingerprint)
-    Console().print(table, soft_wrap=True)
+    print_rows(
+        [
+            ("model", path),
+            ("precision", converter.config.precision),
+            ("tensors", f"{len(tensors)}, of {len(matrices)} matrices {exact} kept exactly"),
+            ("largest error", f"{matrices[worst]['relative_error']:.1e} of the tensor's norm ({worst})"),
+            ("fingerprint", fingerprint),
+        ]
+    )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from exactlm.cli.option import print_json
+from exactlm.cli.option import print_json, print_rows
 from exactlm.format.reader import ModelDirectory, open_model
 from exactlm.models.config import ModelConfig
 
@@ -76,8 +74,7 @@ def _print(model: ModelDirectory, config: ModelConfig, damaged: list[str] | None
     c = config
     window = c.attention_window or "none"
     scaling = c.rope_scaling.kind if c.rope_scaling else "none"
-    table = Table(show_header=False, box=None)
-    rows: list[tuple[str, Any]] = [
+    rows: list[tuple[str, object]] = [
         ("fingerprint", model.fingerprint),
         ("spec version", model.manifest["spec_version"]),
         (
@@ -108,6 +105,4 @@ def _print(model: ModelDirectory, config: ModelConfig, damaged: list[str] | None
             else "all as the manifest says",
         ),
     ]
-    for name, value in rows:
-        table.add_row(name, str(value))
-    Console().print(table, soft_wrap=True)
+    print_rows(rows)

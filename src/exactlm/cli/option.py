@@ -52,3 +52,10 @@ def print_json(value: Any) -> None:
     """One JSON object on standard output."""
     json.dump(value, sys.stdout, ensure_ascii=False, indent=2)
     sys.stdout.write("\n")
+
+
+def print_rows(rows: list[tuple[str, object]]) -> None:
+    """Names and values in two columns, never cut: digests are for copying."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        sys.stdout.write(f"{name:<{width}}  {value}\n")

@@ -28,6 +28,9 @@ def count_context(config: ModelConfig) -> int:
     return int(min(config.max_position_embeddings * max(factor, 1.0), MAX_CONTEXT))
 
 
+MAX_CONTEXT = 131072  # tokens: the bounds of spec/numerics.md 8 are proved up to here
+
+
 class Engine:
     """Runs sequences over one decoder. Not safe for several threads at once: llm.py holds a lock."""
 
@@ -39,7 +42,11 @@ class Engine:
         self.context_tokens = count_context(decoder.config)
         num_pages = pages_for(config.kv_tokens or max(self.context_tokens, DEFAULT_KV_TOKENS))
         self.pages = PageAllocator(num_pages)
-        self.cache = decoder.make_cache(num_pages)
+        try:
+            self.cache = decoder.make_cache(num_pages)
+        except MemoryError:
+            tokens = num_pages * PAGE_TOKENS
+            raise CapacityError(f"a KV cache of {tokens} tokens cannot be reserved: lower kv_tokens") from None
         self.scheduler = Scheduler(config, self.pages)
 
     def add(self, prompt_ids: list[int], params: SamplingParams) -> Sequence:
@@ -49,7 +56,7 @@ class Engine:
         room = self.context_tokens - len(prompt_ids)
         if room < (params.max_tokens or 1):
             raise RequestError(
-                f"the prompt has {len(prompt_ids)} tokens and max_tokens is {params.max_tokens}: "
+                f"the prompt has {_tokens(len(prompt_ids))} and max_tokens is {params.max_tokens}: "
                 f"together more than the model's context of {self.context_tokens}"
             )
         max_tokens = params.max_tokens or room
@@ -114,16 +121,12 @@ class Engine:
         for i, (sequence, token) in enumerate(zip(ready, tokens, strict=True)):
             sequence.digest.add(codes[i, :hidden], scales[i], token)
             sequence.output_ids.append(token)
-            if token in sequence.params.stop_token_ids or (token in self.eos_ids and not sequence.params.ignore_eos):
+            is_ended = sequence.is_ended_by is not None and sequence.is_ended_by(token)
+            is_end_token = token in self.eos_ids and not sequence.params.ignore_eos
+            if is_ended or is_end_token or token in sequence.params.stop_token_ids:
                 self._finish(sequence, "stop")
             elif len(sequence.output_ids) == sequence.max_tokens:
                 self._finish(sequence, "length")
-
-    def stop(self, sequence: Sequence) -> None:
-        """Ends a sequence whose text reached a stop string."""
-        if not sequence.is_finished:
-            self._finish(sequence, "stop")
-        sequence.finish_reason = "stop"
 
     def _fail(self, sequence: Sequence, error: NumericError) -> list[Sequence]:
         sequence.error = error
@@ -170,3 +173,7 @@ class Engine:
                 f"{num_tokens} tokens are needed, the KV cache holds {self.pages.num_pages * PAGE_TOKENS}: "
                 "raise kv_tokens or lower max_tokens"
             )
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +47,9 @@ class Sequence:
     num_cached: int = 0
     finish_reason: str | None = None
     error: ExactlmError | None = None
+    # Told each token as it is committed; True ends the sequence there. Called inside the step, so that where an answer
+    # ends does not depend on when its owner looks.
+    is_ended_by: Callable[[int], bool] | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -99,10 +99,11 @@ class Decoder:
     def choose(self, num_rows: int, excluded: I64) -> list[int]:
         """Greedy choice for each row of the last logits(), never one of the ids `excluded`; -1 where a logit is not
         finite."""
-        if len(excluded):
-            finite = np.isfinite(self._w.logits[:num_rows, excluded])
-            self._w.logits[:num_rows, excluded] = np.where(finite, -np.finfo(np.float32).max, np.nan)
+        logits = self._w.logits[:num_rows]
+        kept = logits[:, excluded]
+        logits[:, excluded] = np.where(np.isfinite(kept), -np.finfo(np.float32).max, kept)
         self.kernels.argmax(self._w.logits, num_rows, self.config.num_tokens, self._w.best)
+        logits[:, excluded] = kept
         return [int(i) for i in self._w.best[:num_rows]]
 
     def _attention(self, i: int, layer: Layer, y: F32 | None, step: object, cache: KvCache, n: int) -> None:
