@@ -83,9 +83,9 @@ float round_to_fp32(int64_t n) {
 
 bool same_bits(const float* a, const float* b, size_t count) { return std::memcmp(a, b, count * sizeof(float)) == 0; }
 
-GuardedPages::GuardedPages(size_t bytes, Edge edge) {
+GuardedPages::GuardedPages(size_t bytes, Edge edge, size_t element_bytes) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t inner = (bytes + page - 1) / page * page;
+  const size_t inner = (bytes + element_bytes + page - 1) / page * page;
   mapping_bytes_ = inner + 2 * page;
   mapping_ = mmap(nullptr, mapping_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   uint8_t* begin = static_cast<uint8_t*>(mapping_) + page;
@@ -93,7 +93,7 @@ GuardedPages::GuardedPages(size_t bytes, Edge edge) {
     std::perror("guarded pages");
     std::exit(1);
   }
-  data_ = edge == Edge::kBegin ? begin : begin + (inner - bytes);
+  data_ = begin + (edge == Edge::kEnd ? inner - bytes : edge == Edge::kShifted ? element_bytes : 0);
 }
 
 GuardedPages::~GuardedPages() { munmap(mapping_, mapping_bytes_); }

@@ -55,11 +55,13 @@ float round_to_fp32(int64_t n);
 
 bool same_bits(const float* a, const float* b, size_t count);
 
-enum class Edge { kBegin, kEnd };  // which end of the array touches the inaccessible page
+// Which end of the array touches the inaccessible page; kShifted: neither, it starts one element after an aligned
+// place.
+enum class Edge { kBegin, kEnd, kShifted };
 
 class GuardedPages {
  public:
-  GuardedPages(size_t bytes, Edge edge);
+  GuardedPages(size_t bytes, Edge edge, size_t element_bytes);
   ~GuardedPages();
   GuardedPages(const GuardedPages&) = delete;
   GuardedPages& operator=(const GuardedPages&) = delete;
@@ -76,7 +78,7 @@ class Guarded {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  explicit Guarded(size_t count, Edge edge = Edge::kEnd) : count_(count), pages_(count * sizeof(T), edge) {}
+  explicit Guarded(size_t count, Edge edge = Edge::kEnd) : count_(count), pages_(count * sizeof(T), edge, sizeof(T)) {}
   explicit Guarded(const std::vector<T>& values, Edge edge = Edge::kEnd) : Guarded(values.size(), edge) {
     if (count_ > 0) std::memcpy(data(), values.data(), count_ * sizeof(T));
   }

@@ -92,7 +92,8 @@ int count_linear_mismatches(const DotTable& table, const LinearCase& problem, Pl
     std::memcpy(codes.data() + at(m) * stride, problem.x.data() + at(m) * at(k), at(k) * 2);
   const Guarded<float> s_x(problem.s_x, placement.edge), s_w(problem.s_w, placement.edge);
   const Guarded<uint8_t> w(lay_out_codes(problem), placement.edge);
-  const Guarded<uint8_t> packed(table.packed_bytes(k) * at(rows), placement.edge);
+  const Edge packed_edge = placement.edge == Edge::kShifted ? Edge::kBegin : placement.edge;  // always on a cache line
+  const Guarded<uint8_t> packed(table.packed_bytes(k) * at(rows), packed_edge);
   const Guarded<float> y(at(rows - 1) * ldy + at(outputs), placement.edge);
   for (size_t i = 0; i < y.size(); ++i) y[i] = kUntouched;
 
