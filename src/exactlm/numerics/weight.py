@@ -86,7 +86,7 @@ def w8_from_q8_0(codes: NDArray[np.int8], d: NDArray[np.float16]) -> tuple[W8, i
     unit = np.ldexp(1.0, -24)
     integers = (scale / unit).astype(np.int64)  # binary16 values are integer multiples of 2^-24 below 2^40
     lowest = np.where(integers == 0, np.int64(1) << 62, integers & -integers).min(axis=1)
-    shift = np.where(integers.any(axis=1), np.log2(lowest.astype(np.float64)), 0).astype(np.int64)
+    shift = np.where(integers.any(axis=1), np.frexp(lowest.astype(np.float64))[1] - 1, 0).astype(np.int64)
     rounded = 0
     multipliers = np.zeros_like(integers)
     for row in range(len(integers)):
