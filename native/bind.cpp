@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "fp_environment.h"
+#include "logit.h"
 #include "rows.h"
 
 namespace nb = nanobind;
@@ -198,6 +199,13 @@ class Backend {
     argmax_rows(*isa_, pool_, x.data(), x.shape(1), num_rows, n, best.data());
   }
 
+  bool log_probabilities(Floats2 x, int num_rows, int n, nb::ndarray<double, nb::ndim<2>, nb::c_contig> out) {
+    require(rows_of(num_rows) <= x.shape(0) && n > 0 && rows_of(n) <= x.shape(1), "more rows or columns than x has");
+    require(rows_of(num_rows) <= out.shape(0) && rows_of(n) == out.shape(1), "out does not fit");
+    const nb::gil_scoped_release release;
+    return log_probability_rows(*isa_, pool_, x.data(), x.shape(1), num_rows, n, out.data()) == kOk;
+  }
+
   // One token's codes and scales, all heads of a layer: keys [Hk, d], key scales [Hk], values, value scales.
   void read_kv(const KvCache& cache, int layer, int page, int slot, Codes2 keys, Floats1 key_scales, Codes2 values,
                Floats1 value_scales) {
@@ -273,5 +281,6 @@ NB_MODULE(_native, m) {
       .def("write_qkv", &Backend::write_qkv)
       .def("attend", &Backend::attend)
       .def("argmax", &Backend::argmax)
+      .def("log_probabilities", &Backend::log_probabilities)
       .def("read_kv", &Backend::read_kv);
 }

@@ -363,6 +363,10 @@ void finish_mix(const int64_t* acc, int d, float rescale, float* out) {
   for (int i = 0; i < d; ++i) out[i] = static_cast<float>(acc[i]) * rescale;
 }
 
+void exp2(const float* x, int n, float* y) {
+  for (int i = 0; i < n; ++i) y[i] = exp2_limited(x[i]);
+}
+
 int64_t argmax(const float* x, int64_t n) {
   uint32_t m = 0;
   int32_t top = INT32_MIN;
@@ -384,8 +388,24 @@ int64_t argmax(const float* x, int64_t n) {
 }  // namespace
 
 extern const ElementwiseTable EXACTLM_ELEMENTWISE;
-const ElementwiseTable EXACTLM_ELEMENTWISE = {
-    EXACTLM_ISA_NAME, quantise,  norm_quantise, swiglu_quantise, add,      embed_w16,  embed_w8, rope_table, rope,
-    hadamard,         quantise8, store_key,     store_value,     load_key, load_value, softmax,  finish_mix, argmax};
+const ElementwiseTable EXACTLM_ELEMENTWISE = {EXACTLM_ISA_NAME,
+                                              quantise,
+                                              norm_quantise,
+                                              swiglu_quantise,
+                                              add,
+                                              embed_w16,
+                                              embed_w8,
+                                              rope_table,
+                                              rope,
+                                              hadamard,
+                                              quantise8,
+                                              store_key,
+                                              store_value,
+                                              load_key,
+                                              load_value,
+                                              softmax,
+                                              finish_mix,
+                                              exp2,
+                                              argmax};
 
 }  // namespace exactlm

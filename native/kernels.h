@@ -76,6 +76,8 @@ struct ElementwiseTable {
   Status (*softmax)(float* t, const float* s_v, int n, uint8_t* const limbs[3], RowWeights* out);
   void (*finish_mix)(const int64_t* acc, int d, float rescale, float* out);  // 8.4
 
+  void (*exp2)(const float* x, int n, float* y);  // 9.1
+
   // Index of the largest value, the lowest of equals; -1 if any is not finite. 10.3.
   int64_t (*argmax)(const float* x, int64_t n);
 };

@@ -75,11 +75,4 @@ void add_bias_rows(const Isa& isa, Pool& pool, float* y, size_t ldy, int num_row
   });
 }
 
-void argmax_rows(const Isa& isa, Pool& pool, const float* x, size_t ldx, int num_rows, int n, int64_t* best) {
-  for_rows(pool, num_rows, n, [&](size_t r, size_t) {
-    best[r] = isa.elementwise->argmax(x + r * ldx, n);
-    return kOk;
-  });
-}
-
 }  // namespace exactlm

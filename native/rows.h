@@ -26,7 +26,4 @@ Status swiglu_rows(const Isa& isa, Pool& pool, std::vector<Scratch>& scratch, co
 
 void add_bias_rows(const Isa& isa, Pool& pool, float* y, size_t ldy, int num_rows, int n, const float* bias);
 
-// best[t] = argmax of the first n values, or -1 where one is not finite.
-void argmax_rows(const Isa& isa, Pool& pool, const float* x, size_t ldx, int num_rows, int n, int64_t* best);
-
 }  // namespace exactlm

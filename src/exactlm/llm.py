@@ -25,7 +25,6 @@ from exactlm.kernels.select import select_kernels
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import Decoder
 from exactlm.models.weights import load_weights
-from exactlm.numerics.activation import log_probabilities
 from exactlm.text.chat import render_chat
 from exactlm.text.stop import StopMatcher
 from exactlm.text.stream import StreamDecoder
@@ -218,8 +217,8 @@ class LLM:
         scores: list[float | None] = [None]
         with self._lock:
             for block in self._engine.prompt_logits(ids):
-                for row in block[: len(ids) - len(scores)]:
-                    scores.append(float(log_probabilities(row[: self.config.num_tokens])[ids[len(scores)]]))
+                for row in self._engine.decoder.log_probabilities(len(block))[: len(ids) - len(scores)]:
+                    scores.append(float(row[ids[len(scores)]]))
         return scores
 
     def _start(self, prompt: Prompt, params: SamplingParams) -> _Answer:
@@ -263,7 +262,7 @@ def _as_ids(prompt: object) -> list[int]:
 
 
 def _give_back_freed_memory() -> None:
-    """Reading a tokenizer leaves tens of megabytes that were freed but are still the process's; glibc can return them."""
+    """Reading a tokenizer leaves tens of megabytes freed but still held by the process; glibc can return them."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

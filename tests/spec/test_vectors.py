@@ -129,10 +129,13 @@ def test_attention(kernels: Kernels, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", read_vectors("logprob"))
-def test_argmax(kernels: Kernels, case: Case) -> None:
+def test_argmax_and_log_probabilities(kernels: Kernels, case: Case) -> None:
     best = np.zeros(len(case["logits"]), np.int64)
     kernels.argmax(case["logits"], len(best), case["logits"].shape[1], best)
     assert same(best, case["out.best"])
+    values = np.zeros_like(case["out.logprobs"])
+    assert kernels.log_probabilities(case["logits"], len(best), values.shape[1], values)
+    assert same(values, case["out.logprobs"])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -145,3 +148,4 @@ def test_non_finite_values_are_reported(kernels: Kernels, value: float) -> None:
     assert not kernels.swiglu_quantise(x, 2, 32, codes, scales)
     kernels.argmax(x, 2, 64, best)
     assert best.tolist() == [0, -1]
+    assert not kernels.log_probabilities(x, 2, 64, np.zeros((2, 64)))

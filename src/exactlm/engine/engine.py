@@ -12,9 +12,9 @@ from exactlm.engine.kv_cache import PageAllocator, pages_for
 from exactlm.engine.sampler import top_logprobs
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.engine.scheduler import Scheduler, Slice
-from exactlm.engine.sequence import OutputDigest, Sequence
+from exactlm.engine.sequence import Logprobs, OutputDigest, Sequence
 from exactlm.errors import CapacityError, NumericError, RequestError
-from exactlm.kernels.api import F32, PAGE_TOKENS
+from exactlm.kernels.api import F32, I16, PAGE_TOKENS
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import HEAD_ROWS, Decoder
 
@@ -98,29 +98,48 @@ class Engine:
         )
         ready = [s.sequence for s in slices if s.is_last]
         tokens: list[int] = []
+        logprobs: list[Logprobs | None] = []
         for begin in range(0, len(ready), HEAD_ROWS):
             block = ready[begin : begin + HEAD_ROWS]
             logits = decoder.logits(codes[begin : begin + HEAD_ROWS], scales[begin : begin + HEAD_ROWS])
-            tokens += decoder.choose(len(block), self.excluded_ids)
-            for i, sequence in enumerate(block):
-                self._check_choice(sequence, tokens[begin + i])
-                if sequence.params.logprobs is not None:
-                    row = logits[i, : decoder.config.num_tokens]
-                    sequence.logprobs.append(top_logprobs(row, tokens[begin + i], sequence.params.logprobs))
-        self._commit(batch, ready, tokens, codes, scales)
+            chosen = decoder.choose(len(block), self.excluded_ids)
+            for sequence, token in zip(block, chosen, strict=True):
+                if token < 0:
+                    raise NumericError(f"step {len(sequence.output_ids)}: a logit is NaN or infinite")
+            tokens += chosen
+            logprobs += self._logprobs(block, logits, chosen)
+        self._commit(batch, ready, tokens, logprobs, codes, scales)
         return ready
 
-    def _check_choice(self, sequence: Sequence, token: int) -> None:
-        if token < 0:
-            raise NumericError(f"step {len(sequence.output_ids)}: a logit is NaN or infinite")
+    def _logprobs(self, block: list[Sequence], logits: F32, chosen: list[int]) -> list[Logprobs | None]:
+        if all(s.params.logprobs is None for s in block):
+            return [None] * len(block)
+        values = self.decoder.log_probabilities(len(block))
+        limit = self.decoder.config.num_tokens
+        return [
+            None
+            if s.params.logprobs is None
+            else top_logprobs(logits[i, :limit], values[i], chosen[i], s.params.logprobs)
+            for i, s in enumerate(block)
+        ]
 
-    def _commit(self, batch: Batch, ready: list[Sequence], tokens: list[int], codes: np.ndarray, scales: F32) -> None:
+    def _commit(
+        self,
+        batch: Batch,
+        ready: list[Sequence],
+        tokens: list[int],
+        logprobs: list[Logprobs | None],
+        codes: I16,
+        scales: F32,
+    ) -> None:
         for piece in batch.slices:
             piece.sequence.num_cached += piece.count
         hidden = self.decoder.config.hidden_size
         for i, (sequence, token) in enumerate(zip(ready, tokens, strict=True)):
             sequence.digest.add(codes[i, :hidden], scales[i], token)
             sequence.output_ids.append(token)
+            if (entry := logprobs[i]) is not None:
+                sequence.logprobs.append(entry)
             is_ended = sequence.is_ended_by is not None and sequence.is_ended_by(token)
             is_end_token = token in self.eos_ids and not sequence.params.ignore_eos
             if is_ended or is_end_token or token in sequence.params.stop_token_ids:

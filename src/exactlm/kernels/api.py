@@ -112,6 +112,9 @@ class Kernels(Protocol):
     def argmax(self, x: F32, num_rows: int, n: int, best: I64) -> None:
         """best [T]: the largest of the first n values, -1 where one is not finite. Clause 10.3."""
 
+    def log_probabilities(self, x: F32, num_rows: int, n: int, out: NDArray[np.float64]) -> bool:
+        """out [T, n]: log-probabilities among the first n values of each row. Clause 10.4."""
+
     def read_kv(
         self,
         cache: KvCache,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from exactlm.errors import NumericError
 from exactlm.kernels.api import F32, I16, I32, I64, PAGE_TOKENS
-from exactlm.numerics.activation import argmax, swiglu
+from exactlm.numerics.activation import argmax, log_probabilities, swiglu
 from exactlm.numerics.attention import attention_row
 from exactlm.numerics.code import code8, code16
 from exactlm.numerics.layout import unpack_w8, unpack_w16
@@ -180,6 +180,13 @@ class ReferenceKernels:
                 best[t] = argmax(x[t, :n])
             except NumericError:
                 best[t] = -1
+
+    def log_probabilities(self, x: F32, num_rows: int, n: int, out: NDArray[np.float64]) -> bool:
+        try:
+            out[:num_rows] = log_probabilities(x[:num_rows, :n])
+        except NumericError:
+            return False
+        return True
 
     def read_kv(
         self,

@@ -106,6 +106,13 @@ class Decoder:
         logits[:, excluded] = kept
         return [int(i) for i in self._w.best[:num_rows]]
 
+    def log_probabilities(self, num_rows: int) -> NDArray[np.float64]:
+        """Log-probabilities [R, num_tokens] of the first rows of the last logits()."""
+        values = np.zeros((num_rows, self.config.num_tokens))
+        if not self.kernels.log_probabilities(self._w.logits, num_rows, self.config.num_tokens, values):
+            raise NumericError("a logit is NaN or infinite")
+        return values
+
     def _attention(self, i: int, layer: Layer, y: F32 | None, step: object, cache: KvCache, n: int) -> None:
         k, w, c = self.kernels, self._w, self.config
         ok = k.norm_quantise(w.x, y, None, n, layer.attention_norm, c.rms_norm_eps, w.hidden_codes, w.scales)
