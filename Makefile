@@ -55,7 +55,7 @@ check: $(VENV)/linters
 	bash tools/native_check.sh host symbols
 
 check-all: check models
-	bash tools/native_check.sh sanitize aarch64 haswell riscv64
+	bash tools/native_check.sh sanitize aarch64 haswell riscv64 s390x
 	$(BIN)/python -m pytest
 
 vectors: $(VENV)/made

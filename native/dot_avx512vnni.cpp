@@ -172,7 +172,7 @@ inline void tile_k8(const uint8_t* packed, size_t row_bytes, const float* s_x, i
       lo[m] = _mm512_dpbusd_epi32(lo[m], codes, broadcast4(x + padded(k)));
     }
   }
-  for (int m = 0; m < M; ++m) {  // |acc| <= 127*32639*256 = 1,061,158,...  < 2^30 fits int32
+  for (int m = 0; m < M; ++m) {  // |acc| <= 127*32639*256 = 1,061,159,168  < 2^30 fits int32
     const __m512i acc = _mm512_add_epi32(_mm512_slli_epi32(hi[m], 8), lo[m]);
     store_scaled(_mm512_cvtepi32_ps(acc), s_w, s_x[m], y + static_cast<size_t>(m) * ldy);
   }
