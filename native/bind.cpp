@@ -30,6 +30,11 @@ using Gain = nb::ndarray<const float, nb::ndim<1>, nb::c_contig>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig>;
 using Multipliers = nb::ndarray<const uint16_t, nb::ndim<1>, nb::c_contig>;
 
+bool is_valid(const LinearWeights& weights) {
+  const nb::gil_scoped_release release;
+  return has_valid_codes(weights);
+}
+
 // Weight matrix over memory that Python owns (usually an mmap).
 struct Linear {
   Linear(Bytes codes_in, std::optional<Multipliers> multipliers_in, Gain scales_in, int n, int k)
@@ -43,6 +48,7 @@ struct Linear {
     require(!multipliers || multipliers->size() == rows * groups,
             "multipliers do not have the size that n and k ask for");
     weights = {n, k, codes.data(), multipliers ? multipliers->data() : nullptr, scales.data()};
+    require(is_valid(weights), "a stored code is outside the range of spec/numerics.md 2.3");
   }
   Bytes codes;
   std::optional<Multipliers> multipliers;

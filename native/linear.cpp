@@ -10,6 +10,18 @@ constexpr int kParallelPackRows = 16;
 
 }  // namespace
 
+bool has_valid_codes(const LinearWeights& weights) {
+  if (weights.multipliers != nullptr) return true;
+  const size_t steps = static_cast<size_t>(weights.num_tiles()) * static_cast<size_t>((weights.k + 3) / 4);
+  for (size_t step = 0; step < steps; ++step) {
+    const uint8_t* high = weights.codes + step * 128;
+    uint8_t least = 255;
+    for (int i = 0; i < 64; ++i) least = std::min(least, high[i]);
+    if (least == 0) return false;
+  }
+  return true;
+}
+
 uint8_t* Scratch::get(size_t bytes) {
   if (storage_.size() < bytes + 64) storage_.resize(bytes + 64);
   const uintptr_t address = reinterpret_cast<uintptr_t>(storage_.data());

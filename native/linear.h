@@ -17,6 +17,10 @@ struct LinearWeights {
   int num_tiles() const { return (num_outputs + kTileRows - 1) / kTileRows; }
 };
 
+// Whether every w16 code is one that spec/numerics.md 2.3 allows: a high limb of -128 would overflow 16 bits. True for
+// w8.
+bool has_valid_codes(const LinearWeights& weights);
+
 // Memory that starts on a cache line and only grows.
 class Scratch {
  public:

@@ -54,6 +54,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "window": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 24},
     "tied": {"tie_word_embeddings": True},
     "tied_rows": {},
+    # 33 tiles of outputs by 3 groups of inputs: the one shape whose multipliers are no whole number of 64 bytes.
+    "odd": {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 75},
     "heads63": {"hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 3},
 }
 

@@ -17,7 +17,7 @@ from exactlm.convert.source import SourceTensor
 from exactlm.errors import CheckpointError, NumericError
 from exactlm.models.weights import Matrix, Vector
 from exactlm.numerics.code import absmax_bits
-from exactlm.numerics.layout import TILE, pack_scales, pack_w8, pack_w16
+from exactlm.numerics.layout import TILE, flat_multipliers, pack_scales, pack_w8, pack_w16
 from exactlm.numerics.weight import W8, W16, quantise_w8, quantise_w16, w8_from_q8_0
 
 F32 = NDArray[np.float32]
@@ -136,7 +136,7 @@ def _pack(name: str, parts: list[W16 | W8]) -> dict[str, NDArray[np.generic]]:
     if isinstance(whole, W16):
         return {f"{name}.codes": pack_w16(whole), **scales}
     codes, multipliers = pack_w8(whole)
-    return {f"{name}.codes": codes, f"{name}.multipliers": multipliers, **scales}
+    return {f"{name}.codes": codes, f"{name}.multipliers": flat_multipliers(multipliers), **scales}
 
 
 def _keep_q8_0(tensor: SourceTensor, codes: NDArray[np.int8], d: NDArray[np.float16]) -> tuple[W8, int]:

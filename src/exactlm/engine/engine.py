@@ -18,7 +18,7 @@ from exactlm.kernels.api import F32, I16, PAGE_TOKENS
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import HEAD_ROWS, Decoder
 
-MAX_CONTEXT = 1 << 24  # as ModelConfig has it for a window without scaling
+MAX_CONTEXT = 131072  # tokens: the bounds of spec/numerics.md 8 are proved up to here
 
 
 def count_context(config: ModelConfig) -> int:
@@ -26,9 +26,6 @@ def count_context(config: ModelConfig) -> int:
     scaling = config.rope_scaling
     factor = scaling.factor if scaling is not None and scaling.kind == "dynamic" else 1.0
     return int(min(config.max_position_embeddings * max(factor, 1.0), MAX_CONTEXT))
-
-
-MAX_CONTEXT = 131072  # tokens: the bounds of spec/numerics.md 8 are proved up to here
 
 
 class Engine:

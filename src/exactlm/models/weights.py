@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from exactlm.errors import FormatError
 from exactlm.kernels.api import F32, Kernels, Linear
 from exactlm.models.config import ModelConfig
-from exactlm.numerics.layout import TILE
+from exactlm.numerics.layout import MULTIPLIER_ALIGN, TILE
 from exactlm.numerics.weight import GROUP
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -79,7 +79,11 @@ def stored_shapes(item: Matrix | Vector, precision: str) -> dict[str, tuple[str,
     if precision == "fp16":
         return {f"{item.name}.codes": ("U8", (tiles, (item.k + 3) // 4, 2, TILE, 4)), **scales}
     codes = {f"{item.name}.codes": ("U8", (tiles, groups * GROUP // 4, TILE, 4))}
-    return {**codes, f"{item.name}.multipliers": ("U16", (tiles, groups, TILE)), **scales}
+    return {
+        **codes,
+        f"{item.name}.multipliers": ("U16", (-(-tiles * groups * TILE // MULTIPLIER_ALIGN) * MULTIPLIER_ALIGN,)),
+        **scales,
+    }
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,21 @@ class DecoderWeights:
     head: Linear
 
 
+def _load_matrix(item: Matrix, arrays: Arrays, kernels: Kernels) -> Linear:
+    codes = np.asarray(arrays[f"{item.name}.codes"], np.uint8).reshape(-1)
+    scales = np.asarray(arrays[f"{item.name}.scales"], np.float32)
+    multipliers = None
+    if f"{item.name}.multipliers" in arrays:
+        count = -(-item.n // TILE) * -(-item.k // GROUP) * TILE
+        multipliers = np.asarray(arrays[f"{item.name}.multipliers"], np.uint16)[:count]
+    try:
+        return kernels.make_linear(codes, multipliers, scales, item.n, item.k)
+    except ValueError as error:
+        raise FormatError(
+            f"model.safetensors: tensor {item.name!r}: {error}; `exactlm info` tells what was changed"
+        ) from None
+
+
 def load_weights(arrays: Arrays, config: ModelConfig, kernels: Kernels) -> DecoderWeights:
     """Kernel objects over the arrays of a model file; FormatError if one is absent, unexpected or has another shape."""
     loaded: dict[str, Linear | F32] = {}
@@ -124,14 +143,7 @@ def load_weights(arrays: Arrays, config: ModelConfig, kernels: Kernels) -> Decod
         if isinstance(item, Vector):
             loaded[item.name] = np.asarray(arrays[item.name], np.float32)[: item.n]
             continue
-        multipliers = arrays.get(f"{item.name}.multipliers")
-        loaded[item.name] = kernels.make_linear(
-            np.asarray(arrays[f"{item.name}.codes"], np.uint8).reshape(-1),
-            None if multipliers is None else np.asarray(multipliers, np.uint16).reshape(-1),
-            np.asarray(arrays[f"{item.name}.scales"], np.float32),
-            item.n,
-            item.k,
-        )
+        loaded[item.name] = _load_matrix(item, arrays, kernels)
     if extra := sorted(arrays.keys() - expected):
         raise FormatError(f"model.safetensors: tensor {extra[0]!r} is not part of the model that config.json describes")
 

@@ -13,6 +13,7 @@ from exactlm.numerics.code import limbs
 from exactlm.numerics.weight import GROUP, W8, W16
 
 TILE = 16
+MULTIPLIER_ALIGN = 32
 
 
 def _pad(x: NDArray[np.generic], rows: int, columns: int) -> NDArray[np.generic]:
@@ -37,6 +38,11 @@ def pack_w8(weight: W8) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
     return packed, np.ascontiguousarray(order).astype(np.uint16, copy=False)
 
 
+def flat_multipliers(order: NDArray[np.uint16]) -> NDArray[np.uint16]:
+    """Multipliers in stored order as one row, zero-filled to a multiple of 32 values (64 bytes)."""
+    return np.pad(order.reshape(-1), (0, -order.size % MULTIPLIER_ALIGN))
+
+
 def pack_scales(scales: NDArray[np.float32]) -> NDArray[np.float32]:
     """Row scales padded with zeros to whole tiles."""
     return np.pad(scales, (0, -len(scales) % TILE))
@@ -44,7 +50,10 @@ def pack_scales(scales: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def unpack_w16(packed: NDArray[np.uint8], scales: NDArray[np.float32], n: int, k: int) -> W16:
     """The inverse of pack_w16; packed may be flat."""
-    planes = (packed.reshape(-1, (k + 3) // 4, 2, TILE, 4) ^ np.uint8(128)).view(np.int8).astype(np.int16)
+    stored = packed.reshape(-1, (k + 3) // 4, 2, TILE, 4)
+    if not stored[:, :, 0].all():
+        raise ValueError("a stored code is outside the range of spec/numerics.md 2.3")
+    planes = (stored ^ np.uint8(128)).view(np.int8).astype(np.int16)
     codes = (planes[:, :, 0] * 256 + planes[:, :, 1]).transpose(0, 2, 1, 3)
     return W16(np.ascontiguousarray(codes.reshape(codes.shape[0] * TILE, -1)[:n, :k]), scales[:n])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from exactlm.errors import IsaError
@@ -43,3 +44,16 @@ def test_pools_start_and_end_at_any_moment() -> None:
     """A pool that ended before its threads had started once waited for ever."""
     code = "from exactlm.kernels.select import select_kernels\nfor _ in range(300): select_kernels('scalar', 6)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_codes_outside_the_specification_are_refused(isa: str) -> None:
+    """A high limb of -128 makes a code that 16 bits do not hold: instruction sets would differ."""
+    kernels = select_kernels(isa, 1)
+    codes, scales = np.full(16 * 8, 128, np.uint8), np.ones(16, np.float32)
+    kernels.make_linear(codes, None, scales, 16, 4)
+    codes[70] = 0  # a low limb of -128 is sound
+    kernels.make_linear(codes, None, scales, 16, 4)
+    codes[7] = 0
+    with pytest.raises(ValueError, match=r"2\.3"):
+        kernels.make_linear(codes, None, scales, 16, 4)
