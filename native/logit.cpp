@@ -36,7 +36,7 @@ Status log_probabilities(const ElementwiseTable& op, const float* x, int n, doub
   if (best < 0) return kNonFinite;
   const float top = x[best];
   float scaled[kBlock], e[kBlock];
-  int64_t sum = 0;  // <= 2^24 tokens * 2^40.01
+  int64_t sum = 0;  // <= 2^21 tokens * 1.000001 * 2^40 < 2^62
   for (int begin = 0; begin < n; begin += kBlock) {
     const int count = std::min(kBlock, n - begin);
     for (int i = 0; i < count; ++i) {

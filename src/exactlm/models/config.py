@@ -12,7 +12,9 @@ from typing import Any
 from exactlm.errors import ConfigError
 from exactlm.models.rope_scaling import RopeScaling, is_number
 
-MAX_REDUCTION = 32768  # the overflow proofs of spec/numerics.md stop at this reduction length
+# The overflow proofs of spec/numerics.md stop at this reduction length and this vocabulary.
+MAX_REDUCTION = 32768
+MAX_VOCABULARY = 1 << 21
 MODEL_TYPES = ("llama", "mistral")
 # Largest sizes that are accepted: above every model of these families, below what could wrap or exhaust memory.
 MAX_SIZES = {
@@ -23,7 +25,7 @@ MAX_SIZES = {
     "num_kv_heads": 1024,
     "head_dim": 256,
     "max_position_embeddings": 1 << 24,
-    "vocab_size": 1 << 24,
+    "vocab_size": MAX_VOCABULARY,
 }
 
 

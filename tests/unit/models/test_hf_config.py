@@ -132,6 +132,7 @@ BAD: dict[str, tuple[dict[str, Any], type[ExactlmError], str]] = {
     "head_dim 258": ({"head_dim": 258}, ConfigError, "head_dim=258"),
     "no head_dim": ({"head_dim": None, "hidden_size": 66}, ConfigError, "not a multiple"),
     "kv heads": ({"num_key_value_heads": 3}, ConfigError, "a divisor of num_heads=8"),
+    "vocabulary": ({"vocab_size": 2**21 + 1}, ConfigError, "vocab_size=2097153"),
     "wide": ({"intermediate_size": 32769}, ConfigError, "intermediate_size=32769"),
     "wide heads": ({"num_attention_heads": 1024, "head_dim": 34}, ConfigError, "num_heads \\* head_dim=34816"),
     "eps 0": ({"rms_norm_eps": 0}, ConfigError, "rms_norm_eps=0"),
