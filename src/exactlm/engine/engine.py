@@ -154,7 +154,10 @@ class Engine:
         self.scheduler.remove(sequence)
 
     def prompt_logits(self, token_ids: list[int]) -> Iterator[F32]:
-        """Logits of every position in blocks [<=64, V], in order; each is a view that the next block overwrites."""
+        """Logits of every position in blocks [<=64, V], in order; each is a view that the next block overwrites.
+
+        RequestError or CapacityError as in add(); NumericError if a value becomes NaN or infinite.
+        """
         self._check_prompt(token_ids)
         if len(token_ids) > self.context_tokens:
             raise RequestError(f"{len(token_ids)} tokens are more than the model's context of {self.context_tokens}")
@@ -170,7 +173,13 @@ class Engine:
                     batch.ids, batch.first_token, batch.positions, batch.page_table, rows, self.cache
                 )
                 for begin in range(0, piece.count, HEAD_ROWS):
-                    yield self.decoder.logits(codes[begin : begin + HEAD_ROWS], scales[begin : begin + HEAD_ROWS])
+                    logits = self.decoder.logits(codes[begin : begin + HEAD_ROWS], scales[begin : begin + HEAD_ROWS])
+                    if not np.isfinite(logits).all():
+                        first = sequence.num_cached + begin
+                        raise NumericError(
+                            f"positions {first} to {first + len(logits) - 1}: a logit is NaN or infinite"
+                        )
+                    yield logits
                 sequence.num_cached += piece.count
         finally:
             self.pages.free(sequence.pages)

@@ -117,6 +117,21 @@ def test_a_nan_fails_its_own_request_only(path: Path) -> None:
     assert good.digest.hexdigest() == expected.digest.hexdigest()
 
 
+def test_an_infinite_logit_fails_its_positions(path: Path) -> None:
+    engine = make(path)
+    original = engine.decoder.logits
+
+    def poisoned(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        logits = original(codes, scales)
+        logits[1, 3] = np.inf
+        return logits
+
+    engine.decoder.logits = poisoned
+    with pytest.raises(NumericError, match="positions 0 to 19"):
+        list(engine.prompt_logits(ids(20)))
+    engine.pages.check_integrity()
+
+
 def test_end_tokens_stop_unless_ignored(path: Path) -> None:
     engine = make(path)
     free = engine.add(ids(20), GREEDY)
