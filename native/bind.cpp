@@ -115,6 +115,8 @@ class Backend {
     require(!y || (y->shape(0) >= (rows ? x.shape(0) : rows_of(num_rows)) && y->shape(1) >= x.shape(1)),
             "y does not fit x");
     require(rows ? rows->shape(0) == rows_of(num_rows) : rows_of(num_rows) <= x.shape(0), "more rows than x has");
+    for (size_t i = 0; rows && i < rows->shape(0); ++i)
+      require(rows->data()[i] >= 0 && rows_of(rows->data()[i]) < x.shape(0), "rows names a row that x does not have");
     const nb::gil_scoped_release release;
     return norm_rows(*isa_, pool_, scratch_, x.data(), y ? y->data() : nullptr, y ? y->shape(1) : 0,
                      rows ? rows->data() : nullptr, num_rows, hidden, gain.data(), eps, codes.data(), codes.shape(1),

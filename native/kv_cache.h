@@ -10,7 +10,8 @@ namespace exactlm {
 class KvCache {
  public:
   // limbs: 2 for 16-bit codes, 1 for 8-bit ones. Memory is reserved here and taken by the system when first written.
-  KvCache(int num_layers, int num_pages, int num_heads, int head_dim, int limbs);  // throws std::bad_alloc
+  // Throws std::bad_alloc, std::invalid_argument.
+  KvCache(int num_layers, int num_pages, int num_heads, int head_dim, int limbs);
   ~KvCache();
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
