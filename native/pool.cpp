@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include <unistd.h>
+
 #include <chrono>
 
 #include "fp_environment.h"
@@ -38,15 +40,30 @@ bool spin(std::chrono::microseconds time, Ready ready) {
 }  // namespace
 
 Pool::Pool(int num_threads)
-    : spin_(num_threads <= static_cast<int>(std::thread::hardware_concurrency()) ? kLongSpin : kShortSpin) {
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    : spin_(num_threads <= static_cast<int>(std::thread::hardware_concurrency()) ? kLongSpin : kShortSpin),
+      process_(static_cast<int>(getpid())) {
+  try {
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 Pool::~Pool() {
+  if (process_ == static_cast<int>(getpid())) {
+    end();
+  } else {  // a forked child has the objects but not the threads: they can be neither joined nor destroyed
+    new std::vector<std::thread>(std::move(workers_));
+  }
+}
+
+void Pool::end() {
   stop_.store(true);
   wake_.fetch_add(1);
   wake_.notify_all();
   for (std::thread& t : workers_) t.join();
+  workers_.clear();
 }
 
 void Pool::drain(const std::function<void(int64_t, int)>& task, int64_t num_tasks, int thread) {

@@ -12,7 +12,7 @@ namespace exactlm {
 
 class Pool {
  public:
-  explicit Pool(int num_threads);  // the caller of run() counts as one
+  explicit Pool(int num_threads);  // the caller of run() counts as one; throws std::system_error if one cannot start
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -23,6 +23,7 @@ class Pool {
   void run(int64_t num_tasks, const std::function<void(int64_t, int)>& task);
 
  private:
+  void end();
   void work(int thread);
   void drain(const std::function<void(int64_t, int)>& task, int64_t num_tasks, int thread);
 
@@ -38,6 +39,7 @@ class Pool {
   const std::function<void(int64_t, int)>* task_ = nullptr;
   int64_t num_tasks_ = 0;
   std::vector<std::thread> workers_;
+  const int process_;
 };
 
 }  // namespace exactlm

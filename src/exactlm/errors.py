@@ -44,5 +44,9 @@ class CapacityError(ExactlmError):
     """A request does not fit the engine's capacity (context length, KV pages, memory)."""
 
 
+class InterruptedStepError(ExactlmError):
+    """A step of the engine was interrupted (Ctrl-C, an error outside exactlm); its requests have no answer."""
+
+
 class NumericError(ExactlmError):
     """A NaN or infinity reached a place where the spec forbids it; names the step or tensor."""

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,8 @@ from exactlm.engine.engine import Engine
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.engine.sequence import Logprobs
 from exactlm.engine.sequence import Sequence as Request
-from exactlm.errors import RequestError, TemplateError
-from exactlm.format.reader import open_model
+from exactlm.errors import FormatError, RequestError, TemplateError
+from exactlm.format.reader import ModelDirectory, open_model
 from exactlm.kernels.select import select_kernels
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import Decoder
@@ -116,7 +117,8 @@ class LLM:
     path: the model directory. The other arguments are capacity: none of them can change a bit of any answer. threads:
     None for EXACTLM_THREADS or all processors. isa: None for EXACTLM_ISA or the fastest ("reference" is the NumPy
     definition). max_batch: sequences in a step. chunk_tokens: tokens in a step. kv_tokens: tokens that the KV cache
-    holds. Raises FormatError, ConfigError, IsaError.
+    holds. verify: first check that every weight has the digest of the manifest, which the fingerprint stands for.
+    Raises FormatError, ConfigError, IsaError, CapacityError.
     """
 
     def __init__(
@@ -127,12 +129,21 @@ class LLM:
         max_batch: int = 64,
         chunk_tokens: int = 512,
         kv_tokens: int | None = None,
+        verify: bool = False,
     ) -> None:
         limits = EngineConfig(threads, isa, max_batch, chunk_tokens, kv_tokens)
         kernels = select_kernels(isa, threads)
         directory = open_model(path)
+        if verify:
+            _check_digests(directory)
         self.config = ModelConfig.from_dict(directory.config)
         self.tokenizer = Tokenizer.load(directory.path)
+        if self.tokenizer.num_tokens != self.config.num_tokens:
+            raise FormatError(
+                f"{directory.path}: config.json says {self.config.num_tokens} tokens, "
+                f"tokenizer.json has {self.tokenizer.num_tokens}"
+            )
+        directory.check_unchanged()
         self.fingerprint = directory.fingerprint
         self.isa, self.threads = kernels.isa, kernels.num_threads
         weights = load_weights(directory.tensors, self.config, kernels)
@@ -140,6 +151,7 @@ class LLM:
         excluded = self.tokenizer.unsampled_ids & frozenset(range(self.config.num_tokens))
         self._engine = Engine(decoder, self.tokenizer.eos_ids, excluded, limits)
         self._lock = threading.Lock()
+        self._dropped: deque[Request] = deque()
         _give_back_freed_memory()
 
     def generate(
@@ -150,15 +162,15 @@ class LLM:
         params: one for all or one for each; None for the defaults. Raises RequestError, CapacityError, NumericError;
         then nothing is left running.
         """
-        many = _as_list(prompts)
+        many = [self._read_prompt(p) for p in _as_list(prompts)]
         each = _as_params(params, len(many))
         answers: list[_Answer] = []
         try:
-            with self._lock:
-                for prompt, p in zip(many, each, strict=True):
-                    answers.append(self._start(prompt, p))
+            with self._turn():
+                for (text, ids), p in zip(many, each, strict=True):
+                    answers.append(_Answer(self.tokenizer, self._engine.add(ids, p), text))
             while not all(a.is_done for a in answers):
-                with self._lock:
+                with self._turn():
                     if not all(a.request.is_finished for a in answers):
                         self._engine.step()
                     for answer in answers:
@@ -170,22 +182,24 @@ class LLM:
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamDelta]:
         """The answer of one prompt in pieces; the pieces' texts joined are the text that generate gives. Closing the
         iterator cancels."""
+        text, ids = self._read_prompt(prompt)
+        (given,) = _as_params(params, 1)
         answer = None
         try:
-            with self._lock:
-                answer = self._start(prompt, params or SamplingParams())
+            with self._turn():
+                answer = _Answer(self.tokenizer, self._engine.add(ids, given), text)
             told = 0  # tokens handed out: other callers' steps may have added several
             while not answer.is_done:
-                with self._lock:
+                with self._turn():
                     if not answer.request.is_finished:
                         self._engine.step()
-                    text = answer.advance()
-                    ids = answer.request.output_ids[told:]
-                told += len(ids)
+                    delta = answer.advance()
+                    new = answer.request.output_ids[told:]
+                told += len(new)
                 if answer.is_done:
-                    yield StreamDelta(text, ids, answer.request.finish_reason, answer.request.digest.hexdigest())
-                elif text or ids:
-                    yield StreamDelta(text, ids)
+                    yield StreamDelta(delta, new, answer.request.finish_reason, answer.request.digest.hexdigest())
+                elif delta or new:
+                    yield StreamDelta(delta, new)
         finally:
             self._drop([answer] if answer is not None else [])
 
@@ -208,38 +222,64 @@ class LLM:
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [T, V], the exact bits, of every position of a sequence of T token ids."""
-        with self._lock:
-            return np.concatenate([block.copy() for block in self._engine.prompt_logits(_as_ids(token_ids))])
+        ids = _as_ids(token_ids)
+        with self._turn():
+            return np.concatenate([block.copy() for block in self._engine.prompt_logits(ids)])
 
     def score(self, token_ids: Sequence[int]) -> list[float | None]:
         """Log-probability (natural) of every token given those before it; None for the first. spec/numerics.md 10.4."""
         ids = _as_ids(token_ids)
         scores: list[float | None] = [None]
-        with self._lock:
+        with self._turn():
             for block in self._engine.prompt_logits(ids):
                 for row in self._engine.decoder.log_probabilities(len(block))[: len(ids) - len(scores)]:
                     scores.append(float(row[ids[len(scores)]]))
         return scores
 
-    def _start(self, prompt: Prompt, params: SamplingParams) -> _Answer:
-        if not isinstance(params, SamplingParams):
-            raise RequestError(f"sampling parameters must be a SamplingParams, not {type(params).__name__}")
-        text = prompt if isinstance(prompt, str) else None
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _as_ids(prompt)
-        if text is not None and not ids:
-            raise RequestError(f"the prompt {text!r} has no tokens in this model's vocabulary; give at least one")
-        return _Answer(self.tokenizer, self._engine.add(ids, params), text)
+    def _read_prompt(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """(text if it was one, token ids). Outside the lock: an iterator of ids may itself use this model."""
+        if not isinstance(prompt, str):
+            return None, _as_ids(prompt)
+        ids = self.tokenizer.encode(prompt)
+        if not ids:
+            raise RequestError(f"the prompt {prompt!r:.60} has no tokens in this model's vocabulary; give at least one")
+        return prompt, ids
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """This caller's turn at the engine, after what others have dropped is gone."""
+        with self._lock:
+            self._cancel_dropped()
+            yield
 
     def _drop(self, answers: list[_Answer]) -> None:
-        with self._lock:
-            for answer in answers:
-                self._engine.cancel(answer.request)
+        """Cancels what is not finished, now or in the next turn. Never waits: the garbage collector may close a stream
+        inside a step of the same thread."""
+        self._dropped.extend(a.request for a in answers if not a.request.is_finished)
+        if self._dropped and self._lock.acquire(blocking=False):
+            try:
+                self._cancel_dropped()
+            finally:
+                self._lock.release()
+
+    def _cancel_dropped(self) -> None:
+        while self._dropped:
+            self._engine.cancel(self._dropped.popleft())
+
+
+def _check_digests(directory: ModelDirectory) -> None:
+    for name, is_sound in directory.verify():
+        if not is_sound:
+            raise FormatError(f"{directory.path}: {name} is not what manifest.json says; convert the checkpoint again")
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], (int, np.integer))):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, (bytes, Mapping, set, frozenset)) or not hasattr(prompts, "__iter__"):
+        raise RequestError(f"prompts must be texts or lists of token ids, not {type(prompts).__name__}")
+    items: list[Any] = list(prompts)
+    return [items] if items and isinstance(items[0], (int, np.integer)) else items
 
 
 def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

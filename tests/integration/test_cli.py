@@ -127,6 +127,7 @@ def test_help_has_examples(command: list[str]) -> None:
 def test_interrupted_conversion_leaves_nothing(tmp_path: Path) -> None:
     source = tiny.write_checkpoint(tmp_path / "source")
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also where the caller ignores it
         "import sys, time, exactlm.convert.converter as c\n"
         "real = c.store_matrix\n"
         "def slow(*a):\n    print('working', flush=True); time.sleep(30); return real(*a)\n"
@@ -143,7 +144,39 @@ def test_interrupted_conversion_leaves_nothing(tmp_path: Path) -> None:
     assert process.stdout.readline() == "working\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    try:
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "interrupted" in errors
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
+
+
+def test_verify_refuses_a_changed_weight(tiny_model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_model, copy)
+    arguments = ("run", str(copy), "the thing", "--max-tokens", "3", "--verify")
+    assert exactlm(*arguments).returncode == 0
+    data = bytearray((copy / "model.safetensors").read_bytes())
+    data[-100] ^= 1
+    (copy / "model.safetensors").write_bytes(data)
+    refused = exactlm(*arguments)
+    assert refused.returncode == 2
+    assert "model.safetensors is not what manifest.json says" in refused.stderr
+
+
+def test_wrong_options_are_told_with_the_usage_of_the_command(tiny_model: Path) -> None:
+    result = exactlm("run", str(tiny_model), "x", "--top-p", "0.9")
+    assert result.returncode == 2
+    assert "usage: exactlm run" in result.stderr
+    assert "--top-p" in result.stderr
+
+
+def test_files_and_finished_models_are_told_apart(source: Path, tiny_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"GGUF")
+    assert f"exactlm convert {file} -o x-exactlm" in exactlm("run", str(file), "x").stderr
+    again = exactlm("convert", str(tiny_model), "-o", str(tmp_path / "again"))
+    assert again.returncode == 2
+    assert "is an exactlm model already" in again.stderr

@@ -1,54 +1,17 @@
-"""The command line: one file per command. Exit status 0 done, 1 the answer is no, 2 wrong usage or input."""
+"""The command line. Exit status 0 done, 1 the answer is no, 2 wrong usage or input, 130 interrupted."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Sequence
 
-from exactlm import __version__
-from exactlm.cli import chat, convert, info, run
-from exactlm.errors import ExactlmError
-from exactlm.numerics import SPEC_VERSION
-
-COMMANDS = (convert, run, chat, info)
-EPILOG = """examples:
-  exactlm convert SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2
-  exactlm run smollm2 "The capital of France is" --max-tokens 32
-  exactlm chat smollm2
-  exactlm info smollm2
-
-environment: EXACTLM_ISA forces an instruction set, EXACTLM_THREADS the number of threads. Neither can change an
-answer."""
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="exactlm",
-        description="Deterministic LLM inference: same prompt, same bytes.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"exactlm {__version__}, numerics spec {SPEC_VERSION}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in COMMANDS:
-        module.add_parser(commands)
-    return parser
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status."""
-    options = build_parser().parse_args(arguments)
+    """Runs one command; returns the exit status. The commands load inside, so that Ctrl-C meanwhile ends quietly."""
     try:
-        return int(options.execute(options))
-    except ExactlmError as error:
-        print(f"exactlm {options.command}: {error}", file=sys.stderr)
-        return 2
+        from exactlm.cli.program import execute
+
+        return execute(arguments)
     except KeyboardInterrupt:
-        print(f"exactlm {options.command}: interrupted", file=sys.stderr)
+        print("exactlm: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

@@ -81,7 +81,7 @@ def _print(converter: Converter, path: str, fingerprint: str) -> None:
         [
             ("model", path),
             ("precision", converter.config.precision),
-            ("tensors", f"{len(tensors)}, of {len(matrices)} matrices {exact} kept exactly"),
+            ("tensors", f"{len(tensors)}; {exact} of the {len(matrices)} matrices are stored without any rounding"),
             ("largest error", f"{matrices[worst]['relative_error']:.1e} of the tensor's norm ({worst})"),
             ("fingerprint", fingerprint),
         ]

@@ -19,6 +19,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isa", metavar="NAME", help="instruction set to use; cannot change the answer (default: the fastest)"
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="first check that every weight is what the manifest says (reads the whole file)",
+    )
 
 
 def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:
@@ -45,7 +50,7 @@ def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:
 
 def open_llm(options: argparse.Namespace) -> LLM:
     """The model with the threads and instruction set asked for."""
-    return LLM(options.model, threads=options.threads, isa=options.isa)
+    return LLM(options.model, threads=options.threads, isa=options.isa, verify=options.verify)
 
 
 def print_json(value: Any) -> None:

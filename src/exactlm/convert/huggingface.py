@@ -63,6 +63,10 @@ class HuggingFaceCheckpoint(Checkpoint):
 
     def __init__(self, directory: Path) -> None:
         self.path = self.directory = directory
+        if (directory / "manifest.json").is_file():
+            raise CheckpointError(
+                f"{directory}: is an exactlm model already; convert the checkpoint that it was made from"
+            )
         config_file = directory / "config.json"
         raw = read_object(config_file, CheckpointError, ABSENT)
         config = parse_config(raw, str(config_file))

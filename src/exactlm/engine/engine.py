@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,7 +14,7 @@ from exactlm.engine.sampler import top_logprobs
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.engine.scheduler import Scheduler, Slice
 from exactlm.engine.sequence import Logprobs, OutputDigest, Sequence
-from exactlm.errors import CapacityError, NumericError, RequestError
+from exactlm.errors import CapacityError, ExactlmError, InterruptedStepError, NumericError, RequestError
 from exactlm.kernels.api import F32, I16, PAGE_TOKENS
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import HEAD_ROWS, Decoder
@@ -65,21 +66,35 @@ class Engine:
     def cancel(self, sequence: Sequence) -> None:
         """Ends a request now; its pages are free when this returns."""
         if not sequence.is_finished:
-            self._finish(sequence, "cancelled")
+            with self._whole():
+                self._finish(sequence, "cancelled")
 
     def step(self) -> list[Sequence]:
         """One step; returns the sequences that got a token or failed. With nothing to do, returns []."""
-        slices = self.scheduler.schedule()
-        if not slices:
-            return []
+        with self._whole():
+            slices = self.scheduler.schedule()
+            if not slices:
+                return []
+            try:
+                return self._run(slices)
+            except NumericError as error:
+                if len(slices) > 1:  # a NaN is not the neighbours' business: writing the cache again is idempotent
+                    return [s for piece in slices for s in self._run_alone(piece)]
+                return self._fail(slices[0].sequence, error)
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Whatever breaks in (Ctrl-C can, at any line) ends every request with an error: none resumes half a step."""
         try:
-            return self._run(slices)
-        except NumericError as error:
-            if (
-                len(slices) > 1
-            ):  # one sequence's NaN is not its neighbours' business: writing the cache again is idempotent
-                return [s for piece in slices for s in self._run_alone(piece)]
-            return self._fail(slices[0].sequence, error)
+            yield
+        except BaseException as error:
+            kind = type(error).__name__
+            lost = InterruptedStepError(f"the step that this request shared was interrupted by {kind}; send it again")
+            for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+                sequence.error, sequence.finish_reason, sequence.pages = lost, "error", []
+            self.scheduler.clear()
+            self.pages.reset()
+            raise
 
     def _run_alone(self, piece: Slice) -> list[Sequence]:
         try:
@@ -137,14 +152,18 @@ class Engine:
             sequence.output_ids.append(token)
             if (entry := logprobs[i]) is not None:
                 sequence.logprobs.append(entry)
-            is_ended = sequence.is_ended_by is not None and sequence.is_ended_by(token)
+            try:
+                is_ended = sequence.is_ended_by is not None and sequence.is_ended_by(token)
+            except ExactlmError as error:
+                self._fail(sequence, error)
+                continue
             is_end_token = token in self.eos_ids and not sequence.params.ignore_eos
             if is_ended or is_end_token or token in sequence.params.stop_token_ids:
                 self._finish(sequence, "stop")
             elif len(sequence.output_ids) == sequence.max_tokens:
                 self._finish(sequence, "length")
 
-    def _fail(self, sequence: Sequence, error: NumericError) -> list[Sequence]:
+    def _fail(self, sequence: Sequence, error: ExactlmError) -> list[Sequence]:
         sequence.error = error
         self._finish(sequence, "error")
         return [sequence]
@@ -163,6 +182,8 @@ class Engine:
             raise RequestError(f"{len(token_ids)} tokens are more than the model's context of {self.context_tokens}")
         self._check_room(len(token_ids))
         sequence = Sequence(token_ids, SamplingParams(), 1, OutputDigest(token_ids))
+        while pages_for(len(token_ids)) > self.pages.num_free and self.step():
+            pass  # others hold the pages: let them get on
         sequence.pages = self.pages.allocate(pages_for(len(token_ids)))
         try:
             while sequence.num_pending:

@@ -16,7 +16,8 @@ class PageAllocator:
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
-        self._free = list(range(num_pages - 1, -1, -1))
+        self._free: list[int] = []
+        self.reset()
 
     @property
     def num_free(self) -> int:
@@ -31,6 +32,10 @@ class PageAllocator:
     def free(self, pages: list[int]) -> None:
         """Gives pages back."""
         self._free.extend(reversed(pages))
+
+    def reset(self) -> None:
+        """Makes every page free: nobody owns one any more."""
+        self._free = list(range(self.num_pages - 1, -1, -1))
 
     def check_integrity(self) -> None:
         """Raises CapacityError unless, with nothing running, every page is free exactly once."""

@@ -63,3 +63,8 @@ class Scheduler:
             self.running.remove(sequence)
         self._pages.free(sequence.pages)
         sequence.pages = []
+
+    def clear(self) -> None:
+        """Forgets every sequence, whatever state it is in."""
+        self.waiting.clear()
+        self.running.clear()

@@ -35,6 +35,7 @@ class ModelDirectory:
     manifest: Mapping[str, Any]
     config: Mapping[str, Any]
     tensors: Mapping[str, NDArray[np.generic]]
+    identity: tuple[int, ...]
 
     @property
     def model_digest(self) -> str:
@@ -47,6 +48,11 @@ class ModelDirectory:
         """Digest of spec version, model and tokenizer; the same on every platform. spec/format.md 6."""
         text = {name: entry["sha256"] for name, entry in self.manifest["files"].items() if name in TEXT_FILES}
         return sha256_json({"model": self.model_digest, "spec_version": SPEC_VERSION, "text": text})
+
+    def check_unchanged(self) -> None:
+        """FormatError if the directory was replaced since it was opened: files of two models must not be mixed."""
+        if _identity(self.path) != self.identity:
+            raise FormatError(f"{self.path}: was replaced while it was being opened; open it again")
 
     def verify(self) -> Iterator[tuple[str, bool]]:
         """Recomputes the digest of every file and tensor: (name, is it as the manifest says), as they are done."""
@@ -63,8 +69,14 @@ def open_model(path: str | Path) -> ModelDirectory:
     Raises FormatError.
     """
     directory = Path(path)
+    if directory.is_file():
+        target = f"{directory.stem}-exactlm"
+        raise FormatError(
+            f"{directory}: is a file, not a model directory; convert it: exactlm convert {directory} -o {target}"
+        )
     if not directory.is_dir():
         raise FormatError(f"{directory}: no such model directory; make one with `exactlm convert SRC -o {directory}`")
+    identity = _identity(directory) if (directory / "manifest.json").is_file() else ()
     manifest = read_object(directory / "manifest.json", FormatError, ABSENT)
     _check_manifest(directory / "manifest.json", manifest)
     for name, entry in manifest["files"].items():
@@ -72,7 +84,9 @@ def open_model(path: str | Path) -> ModelDirectory:
     config = read_object(directory / "config.json", FormatError, ABSENT)
     file = TensorFile(directory / WEIGHTS_FILE)
     _check_tensors(directory, manifest, file)
-    return ModelDirectory(directory, manifest, config, {name: file.array(name) for name in file.names()})
+    model = ModelDirectory(directory, manifest, config, {name: file.array(name) for name in file.names()}, identity)
+    model.check_unchanged()
+    return model
 
 
 def _check_manifest(where: Path, manifest: dict[str, Any]) -> None:
@@ -130,3 +144,12 @@ def _check_tensors(directory: Path, manifest: dict[str, Any], file: TensorFile) 
 
 def _is_digests(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(v, str) and SHA256.fullmatch(v) for v in value.values())
+
+
+def _identity(directory: Path) -> tuple[int, ...]:
+    """What changes when another model is put in a directory's place."""
+    try:
+        stats = [directory.stat(), (directory / "manifest.json").stat()]
+    except OSError as error:
+        raise FormatError(f"{directory}: cannot be opened: {error.strerror}") from None
+    return (stats[0].st_ino, stats[1].st_ino, stats[1].st_mtime_ns, stats[1].st_size)

@@ -48,4 +48,7 @@ def select_kernels(isa: str | None = None, threads: int | None = None) -> Kernel
     name, count = choose_isa(isa), choose_threads(threads)
     if name == REFERENCE:
         return ReferenceKernels()
-    return CpuKernels(name, count)
+    try:
+        return CpuKernels(name, count)
+    except RuntimeError as error:
+        raise IsaError(f"threads={count}: cannot be started ({error}); use fewer") from None

@@ -191,7 +191,8 @@ def test_interrupted_in_the_middle(
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the caller ignores it
 from exactlm import convert_to_deterministic
 from exactlm.convert import converter
 real = converter.store_matrix

@@ -17,7 +17,7 @@ import pytest
 
 import exactlm
 from exactlm import errors
-from exactlm.cli import build_parser
+from exactlm.cli.program import build_parser
 from tests.conftest import ROOT, model_directory
 
 FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("spec/*.md")])

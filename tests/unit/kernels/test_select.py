@@ -57,3 +57,33 @@ def test_codes_outside_the_specification_are_refused(isa: str) -> None:
     codes[7] = 0
     with pytest.raises(ValueError, match=r"2\.3"):
         kernels.make_linear(codes, None, scales, 16, 4)
+
+
+def test_a_forked_child_can_use_and_drop_kernels() -> None:
+    code = (
+        "import os, sys, numpy as np\n"
+        "from exactlm.kernels.select import select_kernels\n"
+        "k = select_kernels('scalar', 3)\n"
+        "x, codes, scales = np.ones((64, 64), np.float32), np.zeros((64, 64), np.int16), np.zeros(64, np.float32)\n"
+        "assert k.quantise(x, 64, 64, codes, scales)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    assert k.quantise(x, 64, 64, codes, scales)\n"
+        "    del k\n"
+        "    sys.exit(0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+
+
+def test_threads_that_cannot_start_are_an_error_not_an_abort() -> None:
+    code = (
+        "import resource\n"
+        "from exactlm.errors import IsaError\n"
+        "from exactlm.kernels.select import select_kernels\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "try:\n    select_kernels('scalar', 1024)\n"
+        "except IsaError as error:\n    assert 'threads=1024' in str(error)\n"
+        "else:\n    raise SystemExit('1,024 threads started in 2 GiB')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
