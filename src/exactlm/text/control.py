@@ -33,7 +33,13 @@ class ControlGuard:
         added = {token["content"] for token in document.get("added_tokens", [])} | set(self._spelling)
         ordered = sorted(filter(None, added), key=lambda content: (-len(content), content))
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
-        self.document = self._rename(document)
+        self._document: dict[str, Any] | None = self._rename(document)
+
+    def take_document(self) -> dict[str, Any]:
+        """Return the renamed document, once: kept, it would take some 10 MB for as long as the tokenizer lives."""
+        document, self._document = self._document, None
+        assert document is not None
+        return document
 
     @property
     def control_tokens(self) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class Tokenizer:
             raise TokenizerError(f"{TOKENIZER_FILE}: malformed ({error!r:.200}); convert the model again") from None
         self._check_ids()
         # The library's own prefix and suffix are replaced by ours, so that all ways in share one rule.
-        self._tokenizer = _make_library_tokenizer({**self._guard.document, **_OFF})
+        self._tokenizer = _make_library_tokenizer({**self._guard.take_document(), **_OFF})
 
     @classmethod
     def load(cls, directory: str | Path) -> "Tokenizer":
