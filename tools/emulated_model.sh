@@ -30,9 +30,11 @@ PY
 }
 
 haswell() {
-  local packages
+  local packages module
   packages=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-  PYTHONPATH="$PWD/src:$packages" PYTHONWARNINGS=ignore qemu-x86_64 -cpu Haswell "$(readlink -f "$PYTHON")" \
+  module=$("$PYTHON" -c 'import exactlm.kernels._native as n; print(n.__file__)')
+  rm -rf "$WORK/host" && mkdir "$WORK/host" && cp -r src/exactlm "$WORK/host/exactlm" && cp "$module" "$WORK/host/exactlm/kernels/"
+  PYTHONPATH="$PWD/$WORK/host:$packages" PYTHONWARNINGS=ignore qemu-x86_64 -cpu Haswell "$(readlink -f "$PYTHON")" \
     -m tests.golden.replay check "$WORK/digests.json" "${MODELS[@]}" 2> >(grep -v "TCG doesn't support" >&2)
 }
 
