@@ -25,6 +25,7 @@ from exactlm.numerics.activation import log_probabilities
 from exactlm.numerics.constant import softmax_scale
 from exactlm.numerics.layout import pack_scales, pack_w8, pack_w16
 from exactlm.numerics.rope import base_frequencies, to_turns
+from exactlm.numerics.sampling import to_q40
 from exactlm.numerics.weight import quantise_w8, quantise_w16
 
 Case = dict[str, NDArray[np.generic]]
@@ -174,7 +175,54 @@ def logprob(r: Random) -> Iterator[Case]:
     yield {"logits": logits, "out.best": best, "out.logprobs": log_probabilities(logits)}
 
 
-OPERATIONS = (quantise, norm_quantise, swiglu_quantise, linear, rope_table, attention, logprob)
+def adjust(r: Random) -> Iterator[Case]:
+    for repetition, frequency, presence in ((1.0, 0.0, 0.0), (1.3, 0.0, 0.0), (0.7, 0.5, -1.25), (1.0, -0.1, 2.0)):
+        x = r.values((517,), 3)
+        x[7], x[8] = 0.0, -0.0
+        bias_ids, history = np.arange(3, 500, 71), np.arange(0, 517, 3)
+        bias = r.values((len(bias_ids),), 2)
+        counts = r.integers(0, 4, (len(history),)).astype(np.int32)
+        after = x.copy()
+        assert REFERENCE.adjust(after, 517, bias_ids, bias, history, counts, repetition, frequency, presence)
+        yield {
+            "x": x,
+            "bias_ids": bias_ids,
+            "bias": bias,
+            "history_ids": history,
+            "counts": counts,
+            "penalties": np.array([repetition, frequency, presence]),
+            "out.x": after,
+        }
+
+
+def sampling(r: Random) -> Iterator[Case]:
+    for spread in (-20, 0, 2, 5):
+        x = r.values((24, 517), spread)
+        x[3], x[4, ::2], x[5, 1:], x[6] = 1, 0.0, -np.inf, -0.0
+        x[7, r.integers(0, 517, (300,))] = -np.inf
+        x[8] = np.round(x[8])
+        temperature = np.array([1.0, 0.7, 1e-3, 1.0, 2.0, 1000.0, 0.001, 0.0] * 3)
+        min_p = np.array([0.0, 0.0, 0.05, 0.0, 0.5, 1.0] * 4)
+        top_k = np.array([0, 1, 5, 0, 1000] * 5)[:24]
+        top_p = np.array([1.0, 1.0, 0.9, 0.5, 0.0, 0.1, 1e-9] * 4)[:24]
+        u = r.integers(0, 1 << 32, (24,)).astype(np.uint64) << np.uint64(32)
+        u[0], u[1], u[9] = 0, (1 << 64) - 1, (1 << 64) - 1
+        chosen = np.zeros(24, np.int64)
+        limits = np.array([to_q40(p) for p in min_p]), top_k, np.array([to_q40(p) for p in top_p])
+        REFERENCE.sample(x, 24, 517, temperature, *limits, u, chosen)
+        assert (chosen >= 0).all()
+        yield {
+            "x": x,
+            "temperature": temperature,
+            "min_weight": limits[0],
+            "top_k": top_k,
+            "top_p_q40": limits[2],
+            "u": u,
+            "out.chosen": chosen,
+        }
+
+
+OPERATIONS = (quantise, norm_quantise, swiglu_quantise, linear, rope_table, attention, logprob, adjust, sampling)
 
 
 def encode(cases: Iterator[Case]) -> bytes:

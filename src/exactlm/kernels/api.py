@@ -17,6 +17,8 @@ F32 = NDArray[np.float32]
 I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+F64 = NDArray[np.float64]
 
 PAGE_TOKENS = 32  # tokens of a KV-cache page
 CODE_ALIGN = 64  # rows of codes are padded to this
@@ -112,8 +114,37 @@ class Kernels(Protocol):
     def argmax(self, x: F32, num_rows: int, n: int, best: I64) -> None:
         """best [T]: the largest of the first n values, -1 where one is not finite. Clause 10.3."""
 
-    def log_probabilities(self, x: F32, num_rows: int, n: int, out: NDArray[np.float64]) -> bool:
+    def log_probabilities(self, x: F32, num_rows: int, n: int, out: F64) -> bool:
         """out [T, n]: log-probabilities among the first n values of each row. Clause 10.4."""
+
+    def adjust(
+        self,
+        x: F32,
+        n: int,
+        bias_ids: I64,
+        bias: F32,
+        history_ids: I64,
+        counts: I32,
+        repetition: float,
+        frequency: float,
+        presence: float,
+    ) -> bool:
+        """Bias and penalties on the first n values of one row x [V], in place. spec/sampling.md 3."""
+
+    def sample(
+        self,
+        x: F32,
+        num_rows: int,
+        n: int,
+        temperature: F64,
+        min_weight: I64,
+        top_k: I64,
+        top_p_q40: I64,
+        u: U64,
+        chosen: I64,
+    ) -> None:
+        """chosen [R] among the first n values of each row of x [R, V], where -infinity is an excluded id; -1 where one
+        is NaN or +infinity or all are excluded. temperature, ..., u [R]. spec/sampling.md 4 to 6."""
 
     def read_kv(
         self,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exactlm.errors import NumericError
-from exactlm.kernels.api import F32, I16, I32, I64, PAGE_TOKENS
+from exactlm.kernels.api import F32, F64, I16, I32, I64, PAGE_TOKENS, U64
+from exactlm.numerics import sampling
 from exactlm.numerics.activation import argmax, log_probabilities, swiglu
 from exactlm.numerics.attention import attention_row
 from exactlm.numerics.code import code8, code16
@@ -181,12 +182,49 @@ class ReferenceKernels:
             except NumericError:
                 best[t] = -1
 
-    def log_probabilities(self, x: F32, num_rows: int, n: int, out: NDArray[np.float64]) -> bool:
+    def log_probabilities(self, x: F32, num_rows: int, n: int, out: F64) -> bool:
         try:
             out[:num_rows] = log_probabilities(x[:num_rows, :n])
         except NumericError:
             return False
         return True
+
+    def adjust(
+        self,
+        x: F32,
+        n: int,
+        bias_ids: I64,
+        bias: F32,
+        history_ids: I64,
+        counts: I32,
+        repetition: float,
+        frequency: float,
+        presence: float,
+    ) -> bool:
+        try:
+            sampling.adjust(x[:n], bias_ids, bias, history_ids, counts, repetition, frequency, presence)
+        except NumericError:
+            return False
+        return True
+
+    def sample(
+        self,
+        x: F32,
+        num_rows: int,
+        n: int,
+        temperature: F64,
+        min_weight: I64,
+        top_k: I64,
+        top_p_q40: I64,
+        u: U64,
+        chosen: I64,
+    ) -> None:
+        for r in range(num_rows):
+            limits = float(temperature[r]), int(min_weight[r]), int(top_k[r]), int(top_p_q40[r]), int(u[r])
+            try:
+                chosen[r] = sampling.sample(x[r, :n], *limits)
+            except NumericError:
+                chosen[r] = -1
 
     def read_kv(
         self,
