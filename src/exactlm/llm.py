@@ -8,107 +8,35 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from exactlm.answer import Answer, CompletionOutput, RequestOutput, StreamDelta, Ticket
 from exactlm.engine.config import EngineConfig
 from exactlm.engine.engine import Engine
+from exactlm.engine.plain import generate_plain
 from exactlm.engine.sampling_params import SamplingParams
-from exactlm.engine.sequence import Logprobs
 from exactlm.engine.sequence import Sequence as Request
-from exactlm.errors import FormatError, RequestError, TemplateError
+from exactlm.engine.stats import EngineStats
+from exactlm.errors import ConfigError, FormatError, RequestError, TemplateError
+from exactlm.format.memory_lock import lock_tensors
 from exactlm.format.reader import ModelDirectory, open_model
 from exactlm.kernels.select import select_kernels
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import Decoder
 from exactlm.models.weights import load_weights
 from exactlm.text.chat import render_chat
-from exactlm.text.stop import StopMatcher
-from exactlm.text.stream import StreamDecoder
+from exactlm.text.guide import Guide, GuideFactory
 from exactlm.text.tokenizer import Tokenizer
 
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "StreamDelta", "Ticket"]
+
 Prompt = str | Sequence[int]
-
-
-@dataclass(frozen=True)
-class CompletionOutput:
-    """One answer. `digest` is the SHA-256 of spec/numerics.md 11.3; `logprobs` has one id -> natural log for each
-    token, if asked for."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    logprobs: list[Logprobs] | None
-    digest: str
-
-
-@dataclass(frozen=True)
-class RequestOutput:
-    """A prompt and its answers."""
-
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-
-
-@dataclass(frozen=True)
-class StreamDelta:
-    """The next piece of a streamed answer; the last one has a finish_reason and the digest."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str | None = None
-    digest: str | None = None
-
-
-class _Answer:
-    """Turns a request's tokens into text as they are committed, and ends it at a stop string."""
-
-    def __init__(self, tokenizer: Tokenizer, request: Request, prompt: str | None) -> None:
-        self.request, self.prompt, self.text = request, prompt, ""
-        self.is_done = False
-        self._tokenizer = tokenizer
-        self._decoder, self._matcher = StreamDecoder(tokenizer), StopMatcher(request.params.stop)
-        self._fresh = ""  # text that is certain and not yet handed out
-        self._is_stopped = False
-        request.is_ended_by = self._take
-
-    def _take(self, token: int) -> bool:
-        """Takes in a committed token; True if the text has reached a stop string."""
-        if self._tokenizer.is_special(token):  # a control token has no text
-            return False
-        return self._push(self._decoder.push(token))
-
-    def _push(self, text: str) -> bool:
-        emitted, hit = self._matcher.push(text)
-        self._fresh += emitted
-        self._is_stopped = hit is not None
-        return self._is_stopped
-
-    def advance(self) -> str:
-        """The text that has become certain since the last call; raises the request's error."""
-        if self.request.error is not None:
-            raise self.request.error
-        if self.request.is_finished and not self.is_done:
-            self.is_done = True
-            if not self._is_stopped:
-                if self._push(self._decoder.finish()):
-                    self.request.finish_reason = "stop"
-                else:
-                    self._fresh += self._matcher.finish()
-        delta, self._fresh = self._fresh, ""
-        self.text += delta
-        return delta
-
-    def output(self) -> RequestOutput:
-        r = self.request
-        logprobs = r.logprobs if r.params.logprobs is not None else None
-        answer = CompletionOutput(self.text, list(r.output_ids), r.finish_reason or "", logprobs, r.digest.hexdigest())
-        return RequestOutput(self.prompt, r.prompt_ids, [answer])
+Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
@@ -118,7 +46,9 @@ class LLM:
     None for EXACTLM_THREADS or all processors. isa: None for EXACTLM_ISA or the fastest ("reference" is the NumPy
     definition). max_batch: sequences in a step. chunk_tokens: tokens in a step. kv_tokens: tokens that the KV cache
     holds. verify: first check that every weight has the digest of the manifest, which the fingerprint stands for.
-    Raises FormatError, ConfigError, IsaError, CapacityError.
+    prefix_cache: prompts that begin alike share what was computed. speculation: "ngram" lets a step decide several
+    tokens where the text repeats itself. mlock: keep the weights in memory; CapacityError where a limit forbids it.
+    warmup: blank inferences before the first request. Raises FormatError, ConfigError, IsaError, CapacityError.
     """
 
     def __init__(
@@ -130,8 +60,14 @@ class LLM:
         chunk_tokens: int = 512,
         kv_tokens: int | None = None,
         verify: bool = False,
+        prefix_cache: bool = True,
+        speculation: str = "none",
+        mlock: bool = False,
+        warmup: int = 0,
     ) -> None:
-        limits = EngineConfig(threads, isa, max_batch, chunk_tokens, kv_tokens)
+        limits = EngineConfig(threads, isa, max_batch, chunk_tokens, kv_tokens, prefix_cache, speculation)
+        if not isinstance(warmup, int) or isinstance(warmup, bool) or not 0 <= warmup <= 1000:
+            raise ConfigError(f"warmup={warmup!r}: use a number of runs from 0 to 1000")
         kernels = select_kernels(isa, threads)
         directory = open_model(path)
         if verify:
@@ -146,13 +82,23 @@ class LLM:
         directory.check_unchanged()
         self.fingerprint = directory.fingerprint
         self.isa, self.threads = kernels.isa, kernels.num_threads
+        if mlock:
+            lock_tensors(directory.tensors)
         weights = load_weights(directory.tensors, self.config, kernels)
         decoder = Decoder(self.config, weights, kernels, limits.step_tokens)
-        excluded = self.tokenizer.unsampled_ids & frozenset(range(self.config.num_tokens))
-        self._engine = Engine(decoder, self.tokenizer.eos_ids, excluded, limits)
+        self._excluded = self.tokenizer.unsampled_ids & frozenset(range(self.config.num_tokens))
+        self._engine = Engine(decoder, self.tokenizer.eos_ids, self._excluded, limits)
+        self._guides: GuideFactory | None = None
         self._lock = threading.Lock()
+        self._submitted: deque[Request] = deque()
         self._dropped: deque[Request] = deque()
+        self._warm_up(warmup)
         _give_back_freed_memory()
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self._engine.context_tokens
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -164,48 +110,88 @@ class LLM:
         """
         many = [self._read_prompt(p) for p in _as_list(prompts)]
         each = _as_params(params, len(many))
-        answers: list[_Answer] = []
+        made = [self._prepare(text, ids, p) for (text, ids), p in zip(many, each, strict=True)]
         try:
-            with self._turn():
-                for (text, ids), p in zip(many, each, strict=True):
-                    answers.append(_Answer(self.tokenizer, self._engine.add(ids, p), text))
-            while not all(a.is_done for a in answers):
+            for ticket in made:
+                self._submit(ticket)
+            while not all(t.is_done for t in made):
                 with self._turn():
-                    if not all(a.request.is_finished for a in answers):
+                    if not all(a.sequence.is_finished for t in made for a in t.answers):
                         self._engine.step()
-                    for answer in answers:
-                        answer.advance()
+                for ticket in made:
+                    ticket.poll()
         finally:
-            self._drop(answers)
-        return [a.output() for a in answers]
+            for ticket in made:
+                ticket.cancel()
+        return [t.output() for t in made]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamDelta]:
-        """The answer of one prompt in pieces; the pieces' texts joined are the text that generate gives. Closing the
-        iterator cancels."""
-        text, ids = self._read_prompt(prompt)
+        """The answer of one prompt in pieces; the pieces' texts joined are the text that generate gives. With n > 1
+        the pieces of the answers come mixed, each with its index. Closing the iterator cancels."""
         (given,) = _as_params(params, 1)
-        answer = None
+        ticket = self._prepare(*self._read_prompt(prompt), given)
         try:
-            with self._turn():
-                answer = _Answer(self.tokenizer, self._engine.add(ids, given), text)
-            told = 0  # tokens handed out: other callers' steps may have added several
-            while not answer.is_done:
+            self._submit(ticket)
+            while not ticket.is_done:
                 with self._turn():
-                    if not answer.request.is_finished:
+                    if not all(a.sequence.is_finished for a in ticket.answers):
                         self._engine.step()
-                    delta = answer.advance()
-                    new = answer.request.output_ids[told:]
-                told += len(new)
-                if answer.is_done:
-                    yield StreamDelta(delta, new, answer.request.finish_reason, answer.request.digest.hexdigest())
-                elif delta or new:
-                    yield StreamDelta(delta, new)
+                yield from ticket.poll()
         finally:
-            self._drop([answer] if answer is not None else [])
+            ticket.cancel()
+
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Ticket:
+        """Queues a request for whoever calls step(), and returns at once. Raises RequestError, CapacityError."""
+        (given,) = _as_params(params, 1)
+        ticket = self._prepare(*self._read_prompt(prompt), given)
+        self._submit(ticket)
+        return ticket
+
+    def step(self) -> bool:
+        """One step of the engine for everybody's requests; False if there was nothing to do."""
+        with self._turn():
+            return bool(self._engine.step())
+
+    def stats(self) -> EngineStats:
+        """What the engine has done and holds."""
+        stats = replace(self._engine.stats())
+        stats.num_waiting += len(self._submitted)
+        return stats
+
+    def check_integrity(self) -> None:
+        """CapacityError if, with nothing running, a page of the KV cache is lost or free twice."""
+        with self._turn():
+            self._engine.check_integrity()
+
+    def generate_plain(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestOutput:
+        """What generate gives, made alone by the plainest loop: token by token, without scheduler, prefix cache or
+        drafts, and with the NumPy sampler. Slow; for checking the engine against."""
+        (given,) = _as_params(params, 1)
+        ticket = self._prepare(*self._read_prompt(prompt), given)
+        if given.prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs: not available here; use score()")
+        with self._turn():
+            for answer in ticket.answers:
+                s = answer.sequence
+                made, reason = generate_plain(
+                    self._engine.decoder,
+                    s.prompt_ids,
+                    s.params,
+                    s.max_tokens,
+                    self.tokenizer.eos_ids,
+                    self._excluded,
+                    s.choice,
+                    s.guide,
+                    answer.take,
+                )
+                s.output_ids, s.logprobs, s.digest = made.output_ids, made.logprobs, made.digest
+                s.finish_reason = reason
+                answer.advance()
+        return ticket.output()
 
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        messages: Messages | Sequence[Messages],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Answers of one conversation or several: messages of {"role": .., "content": ..}, rendered by the model's
@@ -213,11 +199,27 @@ class LLM:
         many = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         return self.generate([self.chat_ids(m) for m in many], params)  # type: ignore[arg-type]
 
-    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation; control tokens come from the template only, never from the messages' content."""
+    def chat_ids(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation; control tokens come from the template only, never from the messages' content.
+
+        tools, template_kwargs: what the template is told besides. RequestError for a bad message, TemplateError.
+        """
         if self.tokenizer.chat_template is None:
             raise TemplateError("this model has no chat template; use generate() with a prompt of your own")
-        rendered = render_chat(self.tokenizer.chat_template, messages, special_tokens=self.tokenizer.special_tokens)
+        rendered = render_chat(
+            self.tokenizer.chat_template,
+            messages,
+            special_tokens=self.tokenizer.special_tokens,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            template_kwargs=template_kwargs,
+        )
         return self.tokenizer.encode_segments(rendered.segments)
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -232,7 +234,7 @@ class LLM:
         scores: list[float | None] = [None]
         with self._turn():
             for block in self._engine.prompt_logits(ids):
-                for row in self._engine.decoder.log_probabilities(len(block))[: len(ids) - len(scores)]:
+                for row in self._engine.decoder.log_probabilities(0, len(block))[: len(ids) - len(scores)]:
                     scores.append(float(row[ids[len(scores)]]))
         return scores
 
@@ -245,24 +247,53 @@ class LLM:
             raise RequestError(f"the prompt {prompt!r:.60} has no tokens in this model's vocabulary; give at least one")
         return prompt, ids
 
+    def _prepare(self, text: str | None, ids: list[int], params: SamplingParams) -> Ticket:
+        """A request that is not yet submitted. RequestError, CapacityError."""
+        self._engine.check(ids, params)
+        params = params.seeded()
+        answers: list[Answer] = []
+        guide = self._make_guide(params) if params.is_guided else None
+        for choice in range(params.n):
+            leader = answers[0].sequence if answers else None
+            fork = guide.fork() if guide is not None else None
+            answers.append(Answer(self.tokenizer, self._engine.make(ids, params, choice, leader, fork)))
+        return Ticket(text, answers, self._turn, self._drop)
+
+    def _make_guide(self, params: SamplingParams) -> Guide:
+        if self._guides is None:
+            self._guides = GuideFactory(self.tokenizer)
+        return self._guides.make(params.json_schema, params.regex, params.grammar)
+
+    def _submit(self, ticket: Ticket) -> None:
+        self._submitted.extend(a.sequence for a in ticket.answers)
+
+    def _warm_up(self, num_runs: int) -> None:
+        """Blank inferences: they touch the weights, the arrays of a full step and the KV cache's first pages."""
+        blank = [0] * min(self._engine.config.chunk_tokens, self.context_tokens - 2, self._engine.cache_tokens - 2)
+        for _ in range(num_runs):
+            self.generate([blank], SamplingParams(max_tokens=2, ignore_eos=True))
+        self._engine.forget()
+
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """This caller's turn at the engine, after what others have dropped is gone."""
+        """This caller's turn at the engine, after what others have submitted or dropped."""
         with self._lock:
-            self._cancel_dropped()
+            self._take_in()
             yield
 
-    def _drop(self, answers: list[_Answer]) -> None:
+    def _drop(self, answers: list[Answer]) -> None:
         """Cancels what is not finished, now or in the next turn. Never waits: the garbage collector may close a stream
         inside a step of the same thread."""
-        self._dropped.extend(a.request for a in answers if not a.request.is_finished)
+        self._dropped.extend(a.sequence for a in answers if not a.sequence.is_finished)
         if self._dropped and self._lock.acquire(blocking=False):
             try:
-                self._cancel_dropped()
+                self._take_in()
             finally:
                 self._lock.release()
 
-    def _cancel_dropped(self) -> None:
+    def _take_in(self) -> None:
+        while self._submitted:
+            self._engine.enqueue(self._submitted.popleft())
         while self._dropped:
             self._engine.cancel(self._dropped.popleft())
 

@@ -179,9 +179,9 @@ def test_where_a_stop_ends_an_answer_does_not_depend_on_who_steps(llm: LLM) -> N
 
 def test_logprobs_and_score_agree_also_where_ids_are_excluded(llm: LLM) -> None:
     output = llm.generate(PROMPTS[0], SamplingParams(max_tokens=6, ignore_eos=True, logprobs=2))[0]
-    llm._engine.excluded_ids = np.array([3, 4, 5], np.int64)
+    llm._engine.sampler.excluded_ids = np.array([3, 4, 5], np.int64)
     excluded = llm.generate(PROMPTS[0], SamplingParams(max_tokens=6, ignore_eos=True, logprobs=2))[0]
-    llm._engine.excluded_ids = np.array([], np.int64)
+    llm._engine.sampler.excluded_ids = np.array([], np.int64)
     assert excluded == output
     answer = output.outputs[0]
     assert answer.logprobs is not None

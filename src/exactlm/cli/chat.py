@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from exactlm.cli.option import add_generation, add_model, open_llm
+from exactlm.cli.option import add_generation, add_model, open_llm, read_params
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.errors import RequestError
 from exactlm.llm import LLM
@@ -34,7 +34,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Runs the command."""
-    params = SamplingParams(options.temperature, options.max_tokens, tuple(options.stop), seed=options.seed)
+    params = read_params(options)
+    if options.seed is None and not params.is_greedy:
+        params = params.seeded()
+        print(f"exactlm: --seed {params.seed} gives these answers again", file=sys.stderr)
     llm = open_llm(options)
     start = [{"role": "system", "content": options.system}] if options.system else []
     messages = list(start)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+from exactlm.engine.sampling_params import SamplingParams
+from exactlm.errors import RequestError
 from exactlm.llm import LLM
 
 
@@ -35,17 +38,48 @@ def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:
         metavar="N",
         help=f"tokens to generate at most (default: {max_tokens})",
     )
+    for name, letter, text in (
+        ("temperature", "T", "0 for the most likely token each time, or 0.001 to 1000 to draw (default: 0)"),
+        ("top-p", "P", "draw among the most likely tokens that have this share of the probability (default: 1)"),
+        ("min-p", "P", "leave out tokens less likely than this share of the most likely one (default: 0)"),
+        ("repetition-penalty", "R", "above 1: tokens of the prompt and the answer become less likely (default: 1)"),
+        ("presence-penalty", "X", "above 0: tokens of the answer become less likely (default: 0)"),
+        ("frequency-penalty", "X", "above 0: the more, the more often they are in it (default: 0)"),
+    ):
+        parser.add_argument(f"--{name}", type=float, default=argparse.SUPPRESS, metavar=letter, help=text)
     parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.0,
-        metavar="T",
-        help="0 for greedy, the only choice available (default: 0)",
+        "--top-k", type=int, default=argparse.SUPPRESS, metavar="K", help="draw among the K most likely tokens"
     )
-    parser.add_argument("--seed", type=int, metavar="S", help="recorded; greedy decoding does not use it")
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="what is drawn, 0 to 2^64 - 1; without it one is made up and told"
+    )
+    parser.add_argument("--regex", metavar="RE", help="only text that this regular expression matches whole")
+    parser.add_argument("--json-schema", metavar="FILE", help="only JSON that fits the schema in this file")
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text; may be repeated"
     )
+
+
+def read_params(options: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters asked for; what is not given has the default of SamplingParams."""
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+    given = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    schema = _read_schema(options.json_schema) if options.json_schema else None
+    return SamplingParams(
+        **given,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        stop=tuple(options.stop),
+        regex=options.regex,
+        json_schema=schema,
+    )
+
+
+def _read_schema(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"--json-schema {path}: cannot be read: {error}") from None
 
 
 def open_llm(options: argparse.Namespace) -> LLM:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from exactlm.cli.option import add_generation, add_model, open_llm, print_json
-from exactlm.engine.sampling_params import SamplingParams
+from exactlm.cli.option import add_generation, add_model, open_llm, print_json, read_params
 
 EPILOG = """examples:
   exactlm run smollm2 "The capital of France is"
   exactlm run smollm2 "Write a haiku about rain." --chat --max-tokens 60
+  exactlm run smollm2 "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7
   exactlm run smollm2 "2 + 2 =" --json | jq -r .digest
   cat contract.txt | exactlm run smollm2 - --max-tokens 100"""
 
@@ -36,7 +36,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Runs the command."""
-    params = SamplingParams(options.temperature, options.max_tokens, tuple(options.stop), seed=options.seed)
+    params = read_params(options)
+    if options.seed is None and not params.is_greedy:
+        params = params.seeded()
+        print(f"exactlm: --seed {params.seed} gives this answer again", file=sys.stderr)
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     llm = open_llm(options)
     ids = llm.chat_ids([{"role": "user", "content": prompt}]) if options.chat else None
@@ -48,6 +51,7 @@ def execute(options: argparse.Namespace) -> int:
                 "text": answer.text,
                 "token_ids": answer.token_ids,
                 "finish_reason": answer.finish_reason,
+                "seed": result.seed,
                 "digest": answer.digest,
                 "prompt_token_ids": result.prompt_token_ids,
                 "fingerprint": llm.fingerprint,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import numpy as np
 
-from exactlm.engine.batch import Batch, make_batch
+from exactlm.engine.batch import Row, make_batch
 from exactlm.engine.config import DEFAULT_KV_TOKENS, EngineConfig
-from exactlm.engine.kv_cache import PageAllocator, pages_for
-from exactlm.engine.sampler import top_logprobs
+from exactlm.engine.history import History
+from exactlm.engine.kv_cache import PageStore, pages_for
+from exactlm.engine.sampler import Sampler
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.engine.scheduler import Scheduler, Slice
-from exactlm.engine.sequence import Logprobs, OutputDigest, Sequence
+from exactlm.engine.sequence import Guide, OutputDigest, Sequence, Timings
+from exactlm.engine.speculation import Drafter
+from exactlm.engine.stats import EngineStats
 from exactlm.errors import CapacityError, ExactlmError, InterruptedStepError, NumericError, RequestError
 from exactlm.kernels.api import F32, I16, PAGE_TOKENS
 from exactlm.models.config import ModelConfig
@@ -29,6 +33,13 @@ def count_context(config: ModelConfig) -> int:
     return int(min(config.max_position_embeddings * max(factor, 1.0), MAX_CONTEXT))
 
 
+class _Progress:
+    """How far a slice has come in its step: whether it still takes tokens, and how many of its drafts were right."""
+
+    def __init__(self) -> None:
+        self.is_open, self.num_right = True, 0
+
+
 class Engine:
     """Runs sequences over one decoder. Not safe for several threads at once: llm.py holds a lock."""
 
@@ -36,51 +47,101 @@ class Engine:
         self, decoder: Decoder, eos_ids: frozenset[int], excluded_ids: frozenset[int], config: EngineConfig
     ) -> None:
         self.decoder, self.eos_ids, self.config = decoder, eos_ids, config
-        self.excluded_ids = np.array(sorted(excluded_ids), np.int64)
         self.context_tokens = count_context(decoder.config)
         num_pages = pages_for(config.kv_tokens or max(self.context_tokens, DEFAULT_KV_TOKENS))
-        self.pages = PageAllocator(num_pages)
+        self.pages = PageStore(num_pages, config.prefix_cache)
         try:
             self.cache = decoder.make_cache(num_pages)
         except MemoryError:
             tokens = num_pages * PAGE_TOKENS
             raise CapacityError(f"a KV cache of {tokens} tokens cannot be reserved: lower kv_tokens") from None
         self.scheduler = Scheduler(config, self.pages)
+        self.sampler = Sampler(decoder, np.array(sorted(excluded_ids), np.int64))
+        self._stats = EngineStats(num_pages=num_pages)
+        self._num_arrived = 0
 
-    def add(self, prompt_ids: list[int], params: SamplingParams) -> Sequence:
-        """Queues a request. RequestError if the prompt is empty, out of the vocabulary or too long; CapacityError if
+    def add(
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        choice: int = 0,
+        leader: Sequence | None = None,
+        guide: Guide | None = None,
+    ) -> Sequence:
+        """Queues one answer. RequestError if the prompt is empty, out of the vocabulary or too long; CapacityError if
         it can never fit."""
+        sequence = self.make(prompt_ids, params, choice, leader, guide)
+        self.enqueue(sequence)
+        return sequence
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Puts a made sequence at the end of the queue."""
+        sequence.arrival = self._num_arrived
+        self._num_arrived += 1
+        if not sequence.is_finished:
+            self.scheduler.waiting.append(sequence)
+
+    def make(
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        choice: int = 0,
+        leader: Sequence | None = None,
+        guide: Guide | None = None,
+    ) -> Sequence:
+        """One answer of a request, not yet queued: touches nothing that a step touches. Raises what add() raises.
+
+        choice: its index. leader: the request's first answer. guide: what constrains it.
+        """
+        max_tokens = self.check(prompt_ids, params)
+        sequence = Sequence(prompt_ids, params, max_tokens, OutputDigest(prompt_ids), choice, leader=leader)
+        sequence.timings = Timings(time.monotonic())
+        sequence.guide = guide
+        if params.bias:
+            ids, values = zip(*params.bias, strict=True)
+            sequence.bias = np.array(ids, np.int64), np.array(values, np.float32)
+        if params.has_penalty:
+            sequence.history = History(prompt_ids)
+        if self.config.speculation == "ngram":
+            sequence.drafter = Drafter()
+        return sequence
+
+    def check(self, prompt_ids: list[int], params: SamplingParams) -> int:
+        """The tokens that a request may generate; raises what add() raises, and changes nothing."""
         self._check_prompt(prompt_ids)
+        limit = self.decoder.config.num_tokens
+        for name, ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", [i for i, _ in params.bias])):
+            if wrong := [i for i in ids if i >= limit]:
+                raise RequestError(f"{name}: id {wrong[0]} is not one of this model's, which run from 0 to {limit - 1}")
         room = self.context_tokens - len(prompt_ids)
-        if room < (params.max_tokens or 1):
+        wanted = 1 if params.max_tokens is None else params.max_tokens
+        if room < wanted:
             raise RequestError(
                 f"the prompt has {_tokens(len(prompt_ids))} and max_tokens is {params.max_tokens}: "
                 f"together more than the model's context of {self.context_tokens}"
             )
-        max_tokens = params.max_tokens or room
+        max_tokens = room if params.max_tokens is None else params.max_tokens
         self._check_room(len(prompt_ids) + max_tokens)
-        sequence = Sequence(prompt_ids, params, max_tokens, OutputDigest(prompt_ids))
-        self.scheduler.waiting.append(sequence)
-        return sequence
+        return max_tokens
 
     def cancel(self, sequence: Sequence) -> None:
         """Ends a request now; its pages are free when this returns."""
         if not sequence.is_finished:
             with self._whole():
                 self._finish(sequence, "cancelled")
+                self.scheduler.remove(sequence)
 
     def step(self) -> list[Sequence]:
-        """One step; returns the sequences that got a token or failed. With nothing to do, returns []."""
+        """One step; returns the sequences that took part. With nothing to do, returns []."""
         with self._whole():
             slices = self.scheduler.schedule()
             if not slices:
                 return []
-            try:
-                return self._run(slices)
-            except NumericError as error:
-                if len(slices) > 1:  # a NaN is not the neighbours' business: writing the cache again is idempotent
-                    return [s for piece in slices for s in self._run_alone(piece)]
-                return self._fail(slices[0].sequence, error)
+            self._stats.num_steps += 1
+            self._stats.last_batch_tokens = sum(s.num_tokens for s in slices)
+            self._stats.last_batch_sequences = len(slices)
+            self._run(slices)
+            return [s.sequence for s in slices]
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
@@ -96,81 +157,142 @@ class Engine:
             self.pages.reset()
             raise
 
-    def _run_alone(self, piece: Slice) -> list[Sequence]:
-        try:
-            return self._run([piece])
-        except NumericError as error:
-            return self._fail(piece.sequence, error)
-
-    def _run(self, slices: list[Slice]) -> list[Sequence]:
+    def _run(self, slices: list[Slice]) -> None:
+        """Forward, sample, commit. Who meets a NaN fails alone: writing the cache again is idempotent."""
         batch = make_batch(slices)
-        decoder = self.decoder
-        codes, scales = decoder.forward(
-            batch.ids, batch.first_token, batch.positions, batch.page_table, batch.rows, self.cache
-        )
-        ready = [s.sequence for s in slices if s.is_last]
-        tokens: list[int] = []
-        logprobs: list[Logprobs | None] = []
-        for begin in range(0, len(ready), HEAD_ROWS):
-            block = ready[begin : begin + HEAD_ROWS]
-            logits = decoder.logits(codes[begin : begin + HEAD_ROWS], scales[begin : begin + HEAD_ROWS])
-            chosen = decoder.choose(len(block), self.excluded_ids)
-            for sequence, token in zip(block, chosen, strict=True):
-                if token < 0:
-                    raise NumericError(f"step {len(sequence.output_ids)}: a logit is NaN or infinite")
-            tokens += chosen
-            logprobs += self._logprobs(block, logits, chosen)
-        self._commit(batch, ready, tokens, logprobs, codes, scales)
-        return ready
+        try:
+            codes, scales = self.decoder.forward(
+                batch.ids, batch.first_token, batch.positions, batch.page_table, batch.rows, self.cache
+            )
+        except NumericError as error:
+            if any(s.drafts for s in slices):  # a draft that would not have been kept may be the cause
+                self._run([Slice(s.sequence, s.count) for s in slices])
+            elif len(slices) > 1:
+                for piece in slices:
+                    self._run([piece])
+            else:
+                self._fail(slices[0].sequence, error)
+                self.scheduler.remove(slices[0].sequence)
+            return
+        progress = {id(s): _Progress() for s in slices}
+        for begin in range(0, len(batch.wanted), HEAD_ROWS):
+            block = slice(begin, begin + HEAD_ROWS)
+            rows = batch.wanted[block]
+            self.sampler.read(codes[block], scales[block])
+            self._score_prompts(rows)
+            self._choose(rows, codes[block], scales[block], progress)
+        for piece in slices:
+            self._advance(piece, progress[id(piece)].num_right)
 
-    def _logprobs(self, block: list[Sequence], logits: F32, chosen: list[int]) -> list[Logprobs | None]:
-        if all(s.params.logprobs is None for s in block):
-            return [None] * len(block)
-        values = self.decoder.log_probabilities(len(block))
-        limit = self.decoder.config.num_tokens
-        return [
-            None
-            if s.params.logprobs is None
-            else top_logprobs(logits[i, :limit], values[i], chosen[i], s.params.logprobs)
-            for i, s in enumerate(block)
-        ]
+    def _score_prompts(self, rows: list[Row]) -> None:
+        for i, row in enumerate(rows):
+            sequence = row.piece.sequence
+            if row.position < len(sequence.prompt_ids) - 1 and not sequence.is_finished:
+                if not self.sampler.is_finite(i):
+                    self._fail(sequence, NumericError(f"position {row.position}: a logit is NaN or infinite"))
+                    continue
+                count = sequence.params.prompt_logprobs or 0
+                token = sequence.prompt_ids[row.position + 1]
+                sequence.prompt_logprobs.append(self.sampler.logprobs(i, token, count))
 
-    def _commit(
-        self,
-        batch: Batch,
-        ready: list[Sequence],
-        tokens: list[int],
-        logprobs: list[Logprobs | None],
-        codes: I16,
-        scales: F32,
-    ) -> None:
-        for piece in batch.slices:
-            piece.sequence.num_cached += piece.count
+    def _choose(self, rows: list[Row], codes: I16, scales: F32, progress: dict[int, _Progress]) -> None:
+        """Chooses the tokens of a block: one for each sequence in turn, as long as its drafts turn out right."""
+        queues: dict[int, list[int]] = {}
+        for i, row in enumerate(rows):
+            if row.is_choice and row.piece.sequence.max_tokens and not row.piece.sequence.is_finished:
+                queues.setdefault(id(row.piece), []).append(i)
         hidden = self.decoder.config.hidden_size
-        for i, (sequence, token) in enumerate(zip(ready, tokens, strict=True)):
-            sequence.digest.add(codes[i, :hidden], scales[i], token)
-            sequence.output_ids.append(token)
-            if (entry := logprobs[i]) is not None:
-                sequence.logprobs.append(entry)
-            try:
-                is_ended = sequence.is_ended_by is not None and sequence.is_ended_by(token)
-            except ExactlmError as error:
-                self._fail(sequence, error)
-                continue
+        while queues:
+            turn = [(queue.pop(0), key) for key, queue in queues.items() if progress[key].is_open]
+            chosen = self.sampler.choose([(i, rows[i].piece.sequence) for i, _ in turn])
+            for (i, key), token in zip(turn, chosen, strict=True):
+                sequence, drafts = rows[i].piece.sequence, rows[i].piece.drafts
+                if isinstance(token, ExactlmError):
+                    self._fail(sequence, token)
+                else:
+                    sequence.digest.add(codes[i, :hidden], scales[i], token)
+                    if sequence.params.logprobs is not None:
+                        sequence.logprobs.append(self.sampler.logprobs(i, token, sequence.params.logprobs))
+                    self._commit(sequence, token)
+                state = progress[key]
+                is_right = state.num_right < len(drafts) and drafts[state.num_right] == token
+                state.num_right += is_right
+                state.is_open = is_right and not sequence.is_finished
+            queues = {key: queue for key, queue in queues.items() if queue and progress[key].is_open}
+
+    def _commit(self, sequence: Sequence, token: int) -> None:
+        """Takes a token into the answer, and ends it where spec/sampling.md 7 says."""
+        sequence.output_ids.append(token)
+        if len(sequence.output_ids) == 1:
+            sequence.timings.first_token = time.monotonic()
+        self._stats.num_generated_tokens += 1
+        if sequence.history is not None:
+            sequence.history.add(token)
+        try:
+            is_ended = sequence.is_ended_by is not None and sequence.is_ended_by(token)
             is_end_token = token in self.eos_ids and not sequence.params.ignore_eos
-            if is_ended or is_end_token or token in sequence.params.stop_token_ids:
+            is_stop_token = token in sequence.params.stop_token_ids
+            if is_ended or is_end_token or is_stop_token:
+                if is_stop_token and not is_ended:
+                    sequence.stop_token = token
                 self._finish(sequence, "stop")
             elif len(sequence.output_ids) == sequence.max_tokens:
                 self._finish(sequence, "length")
+            elif sequence.guide is not None:
+                sequence.guide.accept(token)
+        except ExactlmError as error:
+            self._fail(sequence, error)
 
-    def _fail(self, sequence: Sequence, error: ExactlmError) -> list[Sequence]:
+    def _advance(self, piece: Slice, num_right: int) -> None:
+        """What a slice leaves: its known tokens and right drafts are cached; an ended sequence gives its pages back."""
+        sequence, stats = piece.sequence, self._stats
+        if sequence.drafter is not None:
+            sequence.drafter.learn(len(piece.drafts), num_right)
+        sequence.num_drafted += len(piece.drafts)
+        sequence.num_accepted += num_right
+        stats.num_drafted_tokens += len(piece.drafts)
+        stats.num_accepted_tokens += num_right
+        sequence.num_cached += piece.count + num_right
+        if sequence.error is None:
+            self.scheduler.publish(sequence)
+        if sequence.max_tokens == 0 and sequence.num_pending == 0 and not sequence.is_finished:
+            self._finish(sequence, "length")
+        if sequence.is_finished:
+            self.scheduler.remove(sequence)
+
+    def _fail(self, sequence: Sequence, error: ExactlmError) -> None:
         sequence.error = error
         self._finish(sequence, "error")
-        return [sequence]
 
     def _finish(self, sequence: Sequence, reason: str) -> None:
         sequence.finish_reason = reason
-        self.scheduler.remove(sequence)
+        sequence.timings.done = time.monotonic()
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges; a view that steps go on changing."""
+        stats, pages = self._stats, self.pages
+        stats.num_waiting, stats.num_running = len(self.scheduler.waiting), len(self.scheduler.running)
+        stats.num_pages_used, stats.num_pages_cached = pages.num_held, pages.num_idle
+        stats.num_preemptions = self.scheduler.num_preemptions
+        stats.num_cached_tokens, stats.num_prompt_tokens = self.scheduler.num_reused, self.scheduler.num_prompt_tokens
+        return stats
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.pages.num_pages * PAGE_TOKENS
+
+    def forget(self) -> None:
+        """With nothing running, forgets cached prefixes and counts: as if nothing had been asked."""
+        if not self.scheduler.running:
+            self.pages.reset()
+            self.scheduler.reset_counts()
+            self._stats = EngineStats(num_pages=self.pages.num_pages)
+
+    def check_integrity(self) -> None:
+        """Raises CapacityError if, with nothing running, a page is lost, free twice, or not where its prefix says."""
+        if not self.scheduler.running:
+            self.pages.check_integrity()
 
     def prompt_logits(self, token_ids: list[int]) -> Iterator[F32]:
         """Logits of every position in blocks [<=64, V], in order; each is a view that the next block overwrites.
@@ -182,9 +304,9 @@ class Engine:
             raise RequestError(f"{len(token_ids)} tokens are more than the model's context of {self.context_tokens}")
         self._check_room(len(token_ids))
         sequence = Sequence(token_ids, SamplingParams(), 1, OutputDigest(token_ids))
-        while pages_for(len(token_ids)) > self.pages.num_free and self.step():
-            pass  # others hold the pages: let them get on
-        sequence.pages = self.pages.allocate(pages_for(len(token_ids)))
+        with self._whole():
+            self.scheduler.make_room(pages_for(len(token_ids)))
+            sequence.pages = self.pages.allocate(pages_for(len(token_ids)))
         try:
             while sequence.num_pending:
                 piece = Slice(sequence, min(sequence.num_pending, self.config.chunk_tokens))
@@ -203,7 +325,7 @@ class Engine:
                     yield logits
                 sequence.num_cached += piece.count
         finally:
-            self.pages.free(sequence.pages)
+            self.pages.release(sequence.pages)
 
     def _check_prompt(self, ids: list[int]) -> None:
         if not ids:
@@ -216,7 +338,7 @@ class Engine:
     def _check_room(self, num_tokens: int) -> None:
         if pages_for(num_tokens) > self.pages.num_pages:
             raise CapacityError(
-                f"{num_tokens} tokens are needed, the KV cache holds {self.pages.num_pages * PAGE_TOKENS}: "
+                f"{num_tokens} tokens are needed, the KV cache holds {self.cache_tokens}: "
                 "raise kv_tokens or lower max_tokens"
             )
 

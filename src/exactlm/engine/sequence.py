@@ -1,18 +1,33 @@
-"""One request on its way: its tokens, its pages, how far it is, and the digest of what determined its answer."""
+"""One answer on its way: its tokens, its pages, how far it is, and the digest of what determined it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from exactlm.engine.history import History
+from exactlm.engine.kv_cache import Prefix
 from exactlm.engine.sampling_params import SamplingParams
+from exactlm.engine.speculation import Drafter
 from exactlm.errors import ExactlmError
-from exactlm.kernels.api import I16
+from exactlm.kernels.api import F32, I16, I64
 
 Logprobs = dict[int, float]
+
+
+class Guide(Protocol):
+    """What a constraint says of the next token; see text/guide.py."""
+
+    def mask(self) -> NDArray[np.bool_]:
+        """[num_tokens]: the ids that may follow."""
+
+    def accept(self, token_id: int) -> None:
+        """Goes on past a chosen token."""
 
 
 class OutputDigest:
@@ -33,19 +48,46 @@ class OutputDigest:
         return self._hash.hexdigest()
 
 
+@dataclass
+class Timings:
+    """time.monotonic() seconds at which a request was queued, first scheduled, had its first token, and was done; None
+    for what has not happened. They depend on the load; nothing else in an answer does."""
+
+    queued: float
+    started: float | None = None
+    first_token: float | None = None
+    done: float | None = None
+
+
 @dataclass(eq=False)
 class Sequence:
-    """State of one request. `num_cached` tokens of prompt and output are in the KV cache."""
+    """State of one answer. `num_cached` tokens of prompt and output are in the KV cache."""
 
     prompt_ids: list[int]
     params: SamplingParams
     max_tokens: int
     digest: OutputDigest
+    choice: int = 0
+    arrival: int = 0
+    # The first choice of the same request: once its prompt is cached, the others can share it.
+    leader: Sequence | None = None
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs] = field(default_factory=list)  # of tokens 1, 2, ..., as far as known
     pages: list[int] = field(default_factory=list)
+    prefix: Prefix | None = None  # what of `pages` is published or was taken from the cache
+    num_published: int = 0  # pages
     num_cached: int = 0
+    num_reused: int = 0  # prompt tokens that were found in the cache when it was first scheduled
+    num_drafted: int = 0
+    num_accepted: int = 0
+    bias: tuple[I64, F32] | None = None  # ids and what to add
+    history: History | None = None
+    guide: Guide | None = None
+    drafter: Drafter | None = None
+    timings: Timings = field(default_factory=lambda: Timings(0.0))
     finish_reason: str | None = None
+    stop_token: int | None = None  # the token of params.stop_token_ids that ended it
     error: ExactlmError | None = None
     # Told each token as it is committed; True ends the sequence there. Called inside the step, so that where an answer
     # ends does not depend on when its owner looks.
@@ -63,6 +105,13 @@ class Sequence:
     @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def num_skippable(self) -> int:
+        """Tokens whose logits nobody needs any more: only they may come from the prefix cache."""
+        if self.params.prompt_logprobs is None:
+            return self.num_tokens - 1
+        return min(self.num_tokens - 1, len(self.prompt_logprobs))
 
     def token_ids(self, begin: int, end: int) -> list[int]:
         """Tokens [begin, end) of prompt and output together."""

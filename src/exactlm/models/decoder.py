@@ -47,6 +47,7 @@ class Workspace:
         self.final_codes = np.zeros((tokens, padded_codes(c.hidden_size)), np.int16)
         self.final_scales = np.zeros(tokens, np.float32)
         self.logits = np.zeros((min(tokens, HEAD_ROWS), _tiles(c.vocab_size)), np.float32)
+        self.logprobs = np.empty((len(self.logits), c.num_tokens), np.float64)  # memory is taken as rows are used
         self.best = np.zeros(len(self.logits), np.int64)
 
 
@@ -106,10 +107,11 @@ class Decoder:
         logits[:, excluded] = kept
         return [int(i) for i in self._w.best[:num_rows]]
 
-    def log_probabilities(self, num_rows: int) -> NDArray[np.float64]:
-        """Log-probabilities [R, num_tokens] of the first rows of the last logits()."""
-        values = np.zeros((num_rows, self.config.num_tokens))
-        if not self.kernels.log_probabilities(self._w.logits, num_rows, self.config.num_tokens, values):
+    def log_probabilities(self, first: int, end: int) -> NDArray[np.float64]:
+        """Log-probabilities [R, num_tokens] of rows [first, end) of the last logits(); a view that the next call
+        overwrites."""
+        values = self._w.logprobs[: end - first]
+        if not self.kernels.log_probabilities(self._w.logits[first:end], end - first, self.config.num_tokens, values):
             raise NumericError("a logit is NaN or infinite")
         return values
 

@@ -10,7 +10,7 @@ import pytest
 from exactlm import convert_to_deterministic
 from exactlm.engine.config import EngineConfig
 from exactlm.engine.engine import Engine
-from exactlm.engine.kv_cache import PageAllocator, pages_for
+from exactlm.engine.kv_cache import PageStore, pages_for
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.engine.sequence import Sequence
 from exactlm.errors import CapacityError, ConfigError, NumericError, RequestError
@@ -208,9 +208,20 @@ def test_a_request_that_can_never_fit_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"temperature": 0.7},
+        {"temperature": -0.1},
+        {"temperature": 1e-9},
+        {"temperature": float("nan")},
+        {"top_p": 1.1},
+        {"top_k": -2},
+        {"min_p": -1},
+        {"n": 0},
+        {"repetition_penalty": 0},
+        {"presence_penalty": 3},
+        {"logit_bias": {"5": 1}},
+        {"logit_bias": {5: 101}},
+        {"prompt_logprobs": 1.5},
+        {"regex": 5},
         {"temperature": True},
-        {"max_tokens": 0},
         {"max_tokens": -1},
         {"max_tokens": 1.5},
         {"logprobs": -1},
@@ -238,14 +249,11 @@ def test_capacity_settings_are_checked(values: dict[str, int]) -> None:
 
 def test_pages() -> None:
     assert [pages_for(n) for n in (0, 1, 32, 33)] == [0, 1, 1, 2]
-    pages = PageAllocator(4)
+    pages = PageStore(4)
     taken = pages.allocate(3)
     with pytest.raises(CapacityError):
         pages.allocate(2)
     with pytest.raises(CapacityError, match="3 KV pages are lost"):
         pages.check_integrity()
-    pages.free(taken)
+    pages.release(taken)
     pages.check_integrity()
-    pages.free([0])
-    with pytest.raises(CapacityError, match="1 are free twice"):
-        pages.check_integrity()

@@ -1,0 +1,186 @@
+"""What callers get back: outputs, pieces of a stream, and the ticket of a request that is on its way.
+
+Turns committed tokens into text; knows nothing of models or steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from exactlm.engine.sequence import Logprobs, Sequence, Timings
+from exactlm.text.stop import StopMatcher
+from exactlm.text.stream import StreamDecoder
+from exactlm.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One answer. `finish_reason`: "stop", "length" or "cancelled"; `stop_reason`: the stop string or stop token id
+    that ended it. `logprobs` has one id -> natural log for each token, if asked for. `digest` is the SHA-256 of
+    spec/numerics.md 11.3. `num_accepted_tokens`: how many were drafted by speculation."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    logprobs: list[Logprobs] | None
+    digest: str
+    index: int = 0
+    stop_reason: str | int | None = None
+    num_accepted_tokens: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """A prompt and its answers. `seed`: the one used, None where nothing was drawn and none given. `prompt_logprobs`:
+    one entry for each token of the prompt, None for the first. `num_cached_tokens`: of the prompt, taken from the
+    prefix cache. It and `timings` depend on the load, and do not count when outputs are compared."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    seed: int | None = None
+    prompt_logprobs: list[Logprobs | None] | None = None
+    num_cached_tokens: int = field(default=0, compare=False)
+    timings: Timings | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class StreamDelta:
+    """The next piece of the streamed answer `index`; its last one has a finish_reason and the digest."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None = None
+    digest: str | None = None
+    index: int = 0
+    logprobs: list[Logprobs] | None = None
+    stop_reason: str | int | None = None
+
+
+class Answer:
+    """Turns one sequence's tokens into text as they are committed, and ends it at a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, sequence: Sequence) -> None:
+        self.sequence, self.text, self.is_done = sequence, "", False
+        self._tokenizer = tokenizer
+        self._decoder, self._matcher = StreamDecoder(tokenizer), StopMatcher(sequence.params.stop)
+        self._fresh = ""  # text that is certain and not yet handed out
+        self._told = 0  # tokens handed out
+        self._stop: str | None = None
+        sequence.is_ended_by = self.take
+
+    def take(self, token: int) -> bool:
+        """Takes in a committed token; True if the text has reached a stop string."""
+        if self._tokenizer.is_special(token):  # a control token has no text
+            return False
+        return self._push(self._decoder.push(token))
+
+    def _push(self, text: str) -> bool:
+        emitted, self._stop = self._matcher.push(text)
+        self._fresh += emitted
+        return self._stop is not None
+
+    def advance(self) -> StreamDelta | None:
+        """What has become certain since the last call; None if nothing has. Raises the sequence's error."""
+        s = self.sequence
+        if s.error is not None:
+            raise s.error
+        if self.is_done:
+            return None
+        if s.is_finished:
+            self.is_done = True
+            if self._stop is None:
+                if self._push(self._decoder.finish()):
+                    s.finish_reason = "stop"
+                else:
+                    self._fresh += self._matcher.finish()
+        text, self._fresh = self._fresh, ""
+        begin, self._told = self._told, len(s.output_ids)
+        self.text += text
+        if not (self.is_done or text or self._told > begin):
+            return None
+        logprobs = s.logprobs[begin : self._told] if s.params.logprobs is not None else None
+        ids = s.output_ids[begin : self._told]
+        if not self.is_done:
+            return StreamDelta(text, ids, index=s.choice, logprobs=logprobs)
+        digest = s.digest.hexdigest()
+        return StreamDelta(text, ids, s.finish_reason, digest, s.choice, logprobs, self._stop_reason())
+
+    def _stop_reason(self) -> str | int | None:
+        return self._stop if self._stop is not None else self.sequence.stop_token
+
+    def output(self) -> CompletionOutput:
+        s = self.sequence
+        return CompletionOutput(
+            self.text,
+            list(s.output_ids),
+            s.finish_reason or "",
+            list(s.logprobs) if s.params.logprobs is not None else None,
+            s.digest.hexdigest(),
+            s.choice,
+            self._stop_reason(),
+            s.num_accepted,
+        )
+
+
+class Ticket:
+    """A submitted request: its answers come as the engine's steps go on. Safe to use from any thread."""
+
+    def __init__(
+        self,
+        prompt: str | None,
+        answers: list[Answer],
+        turn: Callable[[], AbstractContextManager[None]],
+        drop: Callable[[list[Answer]], None],
+    ) -> None:
+        self.prompt, self.answers = prompt, answers
+        self._turn, self._drop = turn, drop
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        return self.answers[0].sequence.prompt_ids
+
+    @property
+    def seed(self) -> int | None:
+        """The seed used; None where nothing is drawn and none was given."""
+        return self.answers[0].sequence.params.seed
+
+    @property
+    def is_done(self) -> bool:
+        """Whether poll() has handed out everything."""
+        return all(a.is_done for a in self.answers)
+
+    @property
+    def timings(self) -> Timings:
+        """Of the request: queued and started with its first answer, done with its last."""
+        each = [a.sequence.timings for a in self.answers]
+        done = [t.done for t in each]
+        first = [t.first_token for t in each if t.first_token is not None]
+        started = [t.started for t in each if t.started is not None]
+        last = max((d for d in done if d is not None), default=None) if None not in done else None
+        return Timings(each[0].queued, min(started, default=None), min(first, default=None), last)
+
+    def poll(self) -> list[StreamDelta]:
+        """What has become certain since the last call, without waiting for more. Raises the request's error."""
+        with self._turn():
+            return [delta for a in self.answers if (delta := a.advance()) is not None]
+
+    def cancel(self) -> None:
+        """Ends the request; its pages are free within one step."""
+        self._drop(self.answers)
+
+    def output(self) -> RequestOutput:
+        """The answers as far as they have been polled."""
+        first = self.answers[0].sequence
+        scored = first.params.prompt_logprobs is not None
+        return RequestOutput(
+            self.prompt,
+            first.prompt_ids,
+            [a.output() for a in self.answers],
+            self.seed,
+            [None, *first.prompt_logprobs] if scored else None,
+            first.num_reused,
+            self.timings,
+        )
