@@ -18,10 +18,10 @@ class Worker:
     """A running worker. `facts`: what it said of itself; `ready_s`: seconds from its start to that; `imported_bytes`:
     resident before the model was loaded."""
 
-    def __init__(self, python: str, engine: str, model: Path, threads: int) -> None:
+    def __init__(self, python: str, engine: str, model: Path, threads: int, num_streams: int = 1) -> None:
         begin = time.perf_counter()
         self._process = subprocess.Popen(
-            [python, str(WORKER), engine, str(model), str(threads)],
+            [python, str(WORKER), engine, str(model), str(threads), str(num_streams)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -36,7 +36,7 @@ class Worker:
         return self._process.pid
 
     def ask(self, task: str, *counts: int) -> float:
-        """Seconds of a task: "prefill" of n tokens, or "decode" of n tokens after a prompt of m (32 if not given)."""
+        """Seconds of a task, a method of worker.py's Engine, with its counts."""
         return float(self._ask([task, *counts]))
 
     def _ask(self, question: object) -> Any:
