@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -102,8 +103,8 @@ def test_info_finds_a_changed_byte(tiny_model: Path, tmp_path: Path) -> None:
         (["convert", "nowhere.gguf", "-o", "out"], ["nowhere.gguf", "no such file"]),
         (["convert", "someone/some-model", "-o", "out"], ["someone/some-model"]),
         (["run", "{model}", ""], ["no tokens"]),
-        (["run", "{model}", "x", "--temperature", "0.5"], ["temperature=0.5"]),
-        (["run", "{model}", "x", "--max-tokens", "0"], ["max_tokens=0"]),
+        (["run", "{model}", "x", "--temperature", "-0.5"], ["temperature=-0.5"]),
+        (["run", "{model}", "x", "--max-tokens", "-1"], ["max_tokens=-1"]),
         (["run", "{model}", "x", "--max-tokens", "100000"], ["100000", "512"]),
         (["run", "{model}", "x", "--isa", "mmx"], ["mmx"]),
         (["run", "{model}", "x", "--threads", "0"], ["threads=0"]),
@@ -167,10 +168,10 @@ def test_verify_refuses_a_changed_weight(tiny_model: Path, tmp_path: Path) -> No
 
 
 def test_wrong_options_are_told_with_the_usage_of_the_command(tiny_model: Path) -> None:
-    result = exactlm("run", str(tiny_model), "x", "--top-p", "0.9")
+    result = exactlm("run", str(tiny_model), "x", "--top-q", "0.9")
     assert result.returncode == 2
     assert "usage: exactlm run" in result.stderr
-    assert "--top-p" in result.stderr
+    assert "--top-q" in result.stderr
 
 
 def test_files_and_finished_models_are_told_apart(source: Path, tiny_model: Path, tmp_path: Path) -> None:
@@ -180,3 +181,15 @@ def test_files_and_finished_models_are_told_apart(source: Path, tiny_model: Path
     again = exactlm("convert", str(tiny_model), "-o", str(tmp_path / "again"))
     assert again.returncode == 2
     assert "is an exactlm model already" in again.stderr
+
+
+def test_a_drawn_answer_tells_its_seed_and_comes_again(tiny_model: Path) -> None:
+    drawn = ("run", str(tiny_model), "the thing", "--temperature", "1.5", "--top-p", "0.9", "--max-tokens", "12")
+    first = exactlm(*drawn)
+    assert first.returncode == 0
+    (seed,) = re.findall(r"--seed (\d+)", first.stderr)
+    again = exactlm(*drawn, "--seed", seed)
+    assert (again.stdout, again.stderr) == (first.stdout, "")
+    told = json.loads(exactlm(*drawn, "--seed", seed, "--json").stdout)
+    assert (told["text"] + "\n", told["seed"]) == (first.stdout, int(seed))
+    assert exactlm(*drawn, "--seed", str(int(seed) + 1)).stdout != first.stdout
