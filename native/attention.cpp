@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "layout.h"
+
 namespace exactlm {
 namespace {
 
@@ -117,19 +119,19 @@ class TaskRunner {
       std::fill(plane + from, plane + begin, uint8_t{0});
       std::fill(plane + end, plane + to, uint8_t{0});
     }
-    RowWeights weights;
+    float rescale = 0.0f;
     const Status status =
-        isa_.elementwise->softmax(scores + begin, keys.value_scales.data() + begin, end - begin, inside, &weights);
+        isa_.elementwise->softmax(scores + begin, keys.value_scales.data() + begin, end - begin, inside, &rescale);
     if (status != kOk) return status;
     float* out = out_ + query_head(task, row) * static_cast<size_t>(cache_.head_dim);
-    if (weights.rescale == 0.0f) {
+    if (rescale == 0.0f) {
       std::fill_n(out, cache_.head_dim, 0.0f);
       return kOk;
     }
     const uint8_t* const used[3] = {planes[0] + from, planes[1] + from, planes[2] + from};
     const auto mix = cache_.limbs == 2 ? isa_.dot->mix_v16 : isa_.dot->mix_v8;
     mix(used, keys.values.data() + first_page, end_page - first_page, cache_.padded_dim, mixed);
-    isa_.elementwise->finish_mix(mixed, cache_.head_dim, weights.rescale, out);
+    isa_.elementwise->finish_mix(mixed, cache_.head_dim, rescale, out);
     return kOk;
   }
 
@@ -197,9 +199,9 @@ Status write_qkv(const Isa& isa, Pool& pool, const Batch& batch, const float* qk
       op.rope(row + (num_heads + h) * d, c, s, half, rotated);
       if (cache.limbs == 1) op.hadamard(rotated, d, 1);
       status |= cache.limbs == 2 ? op.quantise(rotated, d, codes, d, s_k) : op.quantise8(rotated, d, codes, s_k);
-      op.store_key(codes, d, dp, cache.limbs, slot, cache.keys(layer, page, h));
+      store_key(codes, d, dp, cache.limbs, slot, cache.keys(layer, page, h));
       status |= cache.limbs == 2 ? op.quantise(value, d, codes, d, s_v) : op.quantise8(value, d, codes, s_v);
-      op.store_value(codes, d, dp, cache.limbs, slot, cache.values(layer, page, h));
+      store_value(codes, d, dp, cache.limbs, slot, cache.values(layer, page, h));
     }
     if (status != kOk) failed.store(1);
   };

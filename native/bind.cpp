@@ -9,8 +9,10 @@
 
 #include "attention.h"
 #include "fp_environment.h"
+#include "layout.h"
 #include "logit.h"
 #include "rows.h"
+#include "sampling.h"
 
 namespace nb = nanobind;
 using namespace exactlm;
@@ -27,8 +29,14 @@ using Codes2 = nb::ndarray<int16_t, nb::ndim<2>, nb::c_contig>;
 using Ints1 = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig>;
 using Ints2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig>;
 using Gain = nb::ndarray<const float, nb::ndim<1>, nb::c_contig>;
+using Longs1 = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig>;
+using Words1 = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig>;
+using Doubles1 = nb::ndarray<const double, nb::ndim<1>, nb::c_contig>;
+using Choices = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig>;
 using Multipliers = nb::ndarray<const uint16_t, nb::ndim<1>, nb::c_contig>;
+
+bool is_within(double x, double low, double high) { return low <= x && x <= high; }  // false for NaN
 
 bool is_valid(const LinearWeights& weights) {
   const nb::gil_scoped_release release;
@@ -83,7 +91,8 @@ struct Step {
   Batch batch{};
 };
 
-size_t rows_of(int n) { return static_cast<size_t>(n); }
+// A negative size becomes one that no array has.
+size_t to_size(int n) { return static_cast<size_t>(n); }
 
 class Backend {
  public:
@@ -95,28 +104,28 @@ class Backend {
   const char* isa() const { return isa_->dot->isa; }
   int num_threads() const { return pool_.num_threads(); }
 
-  void embed(const Linear& table, nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig> ids, Floats2 x) {
+  void embed(const Linear& table, Longs1 ids, Floats2 x) {
     require(ids.shape(0) <= x.shape(0) && static_cast<int>(x.shape(1)) <= table.weights.k,
             "x does not fit ids and table");
     for (size_t i = 0; i < ids.shape(0); ++i)
       require(ids.data()[i] >= 0 && ids.data()[i] < table.weights.num_outputs,
               "a token id lies outside the vocabulary");
     const nb::gil_scoped_release release;
-    embed_rows(*isa_, pool_, table.weights, ids.data(), static_cast<int>(ids.shape(0)), static_cast<int>(x.shape(1)),
+    embed_rows(pool_, table.weights, ids.data(), static_cast<int>(ids.shape(0)), static_cast<int>(x.shape(1)),
                x.data());
   }
 
   bool norm_quantise(Floats2 x, std::optional<Floats2> y, std::optional<Ints1> rows, int num_rows, Gain gain,
                      double eps, Codes2 codes, Floats1 scales) {
     const int hidden = static_cast<int>(x.shape(1));
-    require(rows_of(num_rows) <= codes.shape(0) && rows_of(num_rows) <= scales.shape(0) &&
+    require(to_size(num_rows) <= codes.shape(0) && to_size(num_rows) <= scales.shape(0) &&
                 codes.shape(1) >= x.shape(1) && gain.shape(0) >= x.shape(1),
             "codes, scales or gain are too small");
-    require(!y || (y->shape(0) >= (rows ? x.shape(0) : rows_of(num_rows)) && y->shape(1) >= x.shape(1)),
+    require(!y || (y->shape(0) >= (rows ? x.shape(0) : to_size(num_rows)) && y->shape(1) >= x.shape(1)),
             "y does not fit x");
-    require(rows ? rows->shape(0) == rows_of(num_rows) : rows_of(num_rows) <= x.shape(0), "more rows than x has");
+    require(rows ? rows->shape(0) == to_size(num_rows) : to_size(num_rows) <= x.shape(0), "more rows than x has");
     for (size_t i = 0; rows && i < rows->shape(0); ++i)
-      require(rows->data()[i] >= 0 && rows_of(rows->data()[i]) < x.shape(0), "rows names a row that x does not have");
+      require(rows->data()[i] >= 0 && to_size(rows->data()[i]) < x.shape(0), "rows names a row that x does not have");
     const nb::gil_scoped_release release;
     return norm_rows(*isa_, pool_, scratch_, x.data(), y ? y->data() : nullptr, y ? y->shape(1) : 0,
                      rows ? rows->data() : nullptr, num_rows, hidden, gain.data(), eps, codes.data(), codes.shape(1),
@@ -125,7 +134,7 @@ class Backend {
 
   void linear(const Linear& w, Codes2 codes, Floats1 scales, int num_rows, Floats2 y) {
     require(
-        rows_of(num_rows) <= codes.shape(0) && rows_of(num_rows) <= scales.shape(0) && rows_of(num_rows) <= y.shape(0),
+        to_size(num_rows) <= codes.shape(0) && to_size(num_rows) <= scales.shape(0) && to_size(num_rows) <= y.shape(0),
         "more rows than the arrays have");
     require(static_cast<int>(codes.shape(1)) >= w.weights.k &&
                 static_cast<int>(y.shape(1)) >= w.weights.num_tiles() * kTileRows,
@@ -136,48 +145,47 @@ class Backend {
   }
 
   void add_bias(Floats2 y, int num_rows, Gain bias) {
-    require(rows_of(num_rows) <= y.shape(0) && bias.shape(0) <= y.shape(1), "bias does not fit y");
+    require(to_size(num_rows) <= y.shape(0) && bias.shape(0) <= y.shape(1), "bias does not fit y");
     const nb::gil_scoped_release release;
     add_bias_rows(*isa_, pool_, y.data(), y.shape(1), num_rows, static_cast<int>(bias.shape(0)), bias.data());
   }
 
   bool quantise(Floats2 x, int num_rows, int n, Codes2 codes, Floats1 scales) {
     require(
-        rows_of(num_rows) <= x.shape(0) && rows_of(num_rows) <= codes.shape(0) && rows_of(num_rows) <= scales.shape(0),
+        to_size(num_rows) <= x.shape(0) && to_size(num_rows) <= codes.shape(0) && to_size(num_rows) <= scales.shape(0),
         "more rows than the arrays have");
-    require(rows_of(n) <= x.shape(1) && rows_of(n) <= codes.shape(1), "codes or x are too narrow");
+    require(to_size(n) <= x.shape(1) && to_size(n) <= codes.shape(1), "codes or x are too narrow");
     const nb::gil_scoped_release release;
     return quantise_rows(*isa_, pool_, x.data(), x.shape(1), num_rows, n, codes.data(), codes.shape(1),
                          scales.data()) == kOk;
   }
 
   bool swiglu_quantise(Floats2 gate_up, int num_rows, int n, Codes2 codes, Floats1 scales) {
-    require(rows_of(num_rows) <= gate_up.shape(0) && rows_of(num_rows) <= codes.shape(0) &&
-                rows_of(num_rows) <= scales.shape(0),
+    require(to_size(num_rows) <= gate_up.shape(0) && to_size(num_rows) <= codes.shape(0) &&
+                to_size(num_rows) <= scales.shape(0),
             "more rows than the arrays have");
-    require(rows_of(2 * n) <= gate_up.shape(1) && rows_of(n) <= codes.shape(1), "codes or gate_up are too narrow");
+    require(to_size(2 * n) <= gate_up.shape(1) && to_size(n) <= codes.shape(1), "codes or gate_up are too narrow");
     const nb::gil_scoped_release release;
     return swiglu_rows(*isa_, pool_, scratch_, gate_up.data(), gate_up.shape(1), num_rows, n, codes.data(),
                        codes.shape(1), scales.data()) == kOk;
   }
 
-  void rope_table(int64_t position, nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig> frequency, float factor,
-                  Floats2 cosine, Floats2 sine, int row) {
+  void rope_table(int64_t position, Words1 frequency, float factor, Floats2 cosine, Floats2 sine, int row) {
     require(frequency.shape(0) == cosine.shape(1) && frequency.shape(0) == sine.shape(1) && row >= 0 &&
-                rows_of(row) < cosine.shape(0) && rows_of(row) < sine.shape(0),
+                to_size(row) < cosine.shape(0) && to_size(row) < sine.shape(0),
             "tables do not fit");
     const FpEnvironment environment;
-    const size_t half = frequency.shape(0), at = rows_of(row) * half;
+    const size_t half = frequency.shape(0), at = to_size(row) * half;
     isa_->elementwise->rope_table(static_cast<uint64_t>(position), frequency.data(), static_cast<int>(half), factor,
                                   cosine.data() + at, sine.data() + at);
   }
 
   bool write_qkv(const Step& step, Floats2 qkv, int num_heads, Floats2 cosine, Floats2 sine, KvCache& cache, int layer,
                  Codes2 query_codes, Floats1 query_scales) {
-    const size_t tokens = rows_of(step.batch.num_tokens), heads = rows_of(num_heads);
-    require(tokens <= qkv.shape(0) && rows_of((num_heads + 2 * cache.num_heads) * cache.head_dim) <= qkv.shape(1),
+    const size_t tokens = to_size(step.batch.num_tokens), heads = to_size(num_heads);
+    require(tokens <= qkv.shape(0) && to_size((num_heads + 2 * cache.num_heads) * cache.head_dim) <= qkv.shape(1),
             "qkv is too small");
-    require(tokens <= cosine.shape(0) && tokens <= sine.shape(0) && rows_of(cache.head_dim / 2) == cosine.shape(1) &&
+    require(tokens <= cosine.shape(0) && tokens <= sine.shape(0) && to_size(cache.head_dim / 2) == cosine.shape(1) &&
                 cosine.shape(1) == sine.shape(1),
             "tables do not fit");
     check_queries(cache, layer, tokens * heads, query_codes, query_scales);
@@ -189,10 +197,10 @@ class Backend {
 
   bool attend(const Step& step, Codes2 query_codes, Floats1 query_scales, int num_heads, const KvCache& cache,
               int layer, float softmax_scale, int window, Floats2 out) {
-    const size_t tokens = rows_of(step.batch.num_tokens);
-    check_queries(cache, layer, tokens * rows_of(num_heads), query_codes, query_scales);
+    const size_t tokens = to_size(step.batch.num_tokens);
+    check_queries(cache, layer, tokens * to_size(num_heads), query_codes, query_scales);
     check_pages(step, cache);
-    require(tokens <= out.shape(0) && out.shape(1) == rows_of(num_heads * cache.head_dim) &&
+    require(tokens <= out.shape(0) && out.shape(1) == to_size(num_heads * cache.head_dim) &&
                 num_heads % cache.num_heads == 0,
             "out does not fit the heads");
     const nb::gil_scoped_release release;
@@ -200,24 +208,60 @@ class Backend {
                            cache, layer, softmax_scale, window, out.data()) == kOk;
   }
 
-  void argmax(Floats2 x, int num_rows, int n, nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig> best) {
-    require(rows_of(num_rows) <= x.shape(0) && rows_of(num_rows) <= best.shape(0) && n > 0 && rows_of(n) <= x.shape(1),
+  void argmax(Floats2 x, int num_rows, int n, Choices best) {
+    require(to_size(num_rows) <= x.shape(0) && to_size(num_rows) <= best.shape(0) && n > 0 && to_size(n) <= x.shape(1),
             "best or n do not fit x");
     const nb::gil_scoped_release release;
     argmax_rows(*isa_, pool_, x.data(), x.shape(1), num_rows, n, best.data());
   }
 
   bool log_probabilities(Floats2 x, int num_rows, int n, nb::ndarray<double, nb::ndim<2>, nb::c_contig> out) {
-    require(rows_of(num_rows) <= x.shape(0) && n > 0 && rows_of(n) <= x.shape(1), "more rows or columns than x has");
-    require(rows_of(num_rows) <= out.shape(0) && rows_of(n) == out.shape(1), "out does not fit");
+    require(to_size(num_rows) <= x.shape(0) && n > 0 && to_size(n) <= x.shape(1), "more rows or columns than x has");
+    require(to_size(num_rows) <= out.shape(0) && to_size(n) == out.shape(1), "out does not fit");
     const nb::gil_scoped_release release;
     return log_probability_rows(*isa_, pool_, x.data(), x.shape(1), num_rows, n, out.data()) == kOk;
+  }
+
+  bool adjust(Floats1 x, int n, Longs1 bias_ids, Gain bias, Longs1 history_ids, Ints1 counts, double repetition,
+              double frequency, double presence) {
+    require(n > 0 && to_size(n) <= x.shape(0), "n does not fit x");
+    require(bias_ids.shape(0) == bias.shape(0) && history_ids.shape(0) == counts.shape(0),
+            "an id needs a bias, or a count");
+    for (const Longs1& ids : {bias_ids, history_ids})
+      for (size_t i = 0; i < ids.shape(0); ++i)
+        require(ids.data()[i] >= 0 && ids.data()[i] < n, "an id lies outside the first n values of x");
+    for (size_t i = 0; i < counts.shape(0); ++i) require(counts.data()[i] >= 0, "a count is negative");
+    require(is_within(repetition, 0.001, 1000) && is_within(frequency, -2, 2) && is_within(presence, -2, 2),
+            "a penalty is outside the range of spec/sampling.md 1.3");
+    const nb::gil_scoped_release release;
+    return adjust_row(*isa_, x.data(), n,
+                      {bias_ids.data(), bias.data(), bias.shape(0), history_ids.data(), counts.data(), counts.shape(0),
+                       repetition, frequency, presence}) == kOk;
+  }
+
+  void sample(Floats2 x, int num_rows, int n, Doubles1 temperature, Longs1 min_weight, Longs1 top_k, Longs1 top_p_q40,
+              Words1 u, Choices chosen) {
+    const size_t rows = to_size(num_rows);
+    require(rows <= x.shape(0) && n > 0 && n <= kMaxSampled && to_size(n) <= x.shape(1), "num_rows or n do not fit x");
+    require(rows <= temperature.shape(0) && rows <= min_weight.shape(0) && rows <= top_k.shape(0) &&
+                rows <= top_p_q40.shape(0) && rows <= u.shape(0) && rows <= chosen.shape(0),
+            "a row lacks a parameter");
+    for (size_t r = 0; r < rows; ++r) {
+      const double t = temperature.data()[r];
+      const int64_t w = min_weight.data()[r], p = top_p_q40.data()[r];
+      require((t == 0 || is_within(t, 0.001, 1000)) && top_k.data()[r] >= 0 && w >= 0 && w <= kOneQ40 && p >= 0 &&
+                  p <= kOneQ40,
+              "a parameter is outside the range of spec/sampling.md 1.3");
+    }
+    const nb::gil_scoped_release release;
+    sample_rows(*isa_, pool_, scratch_, x.data(), x.shape(1), num_rows, n,
+                {temperature.data(), min_weight.data(), top_k.data(), top_p_q40.data(), u.data()}, chosen.data());
   }
 
   // One token's codes and scales, all heads of a layer: keys [Hk, d], key scales [Hk], values, value scales.
   void read_kv(const KvCache& cache, int layer, int page, int slot, Codes2 keys, Floats1 key_scales, Codes2 values,
                Floats1 value_scales) {
-    const size_t heads = rows_of(cache.num_heads), d = rows_of(cache.head_dim);
+    const size_t heads = to_size(cache.num_heads), d = to_size(cache.head_dim);
     require(layer >= 0 && layer < cache.num_layers && page >= 0 && page < cache.num_pages && slot >= 0 &&
                 slot < kPageTokens,
             "no such token");
@@ -225,11 +269,9 @@ class Backend {
                 key_scales.shape(0) == heads && value_scales.shape(0) == heads,
             "arrays do not fit the heads");
     for (int h = 0; h < cache.num_heads; ++h) {
-      const size_t at = rows_of(h) * d;
-      isa_->elementwise->load_key(cache.keys(layer, page, h), cache.head_dim, cache.padded_dim, cache.limbs, slot,
-                                  keys.data() + at);
-      isa_->elementwise->load_value(cache.values(layer, page, h), cache.head_dim, cache.padded_dim, cache.limbs, slot,
-                                    values.data() + at);
+      const size_t at = to_size(h) * d;
+      load_key(cache.keys(layer, page, h), cache.head_dim, cache.padded_dim, cache.limbs, slot, keys.data() + at);
+      load_value(cache.values(layer, page, h), cache.head_dim, cache.padded_dim, cache.limbs, slot, values.data() + at);
       key_scales.data()[h] = cache.key_scales(layer, page, h)[slot];
       value_scales.data()[h] = cache.value_scales(layer, page, h)[slot];
     }
@@ -238,7 +280,7 @@ class Backend {
  private:
   static void check_queries(const KvCache& cache, int layer, size_t rows, const Codes2& codes, const Floats1& scales) {
     require(layer >= 0 && layer < cache.num_layers, "no such layer");
-    require(rows <= codes.shape(0) && rows <= scales.shape(0) && codes.shape(1) == rows_of(cache.padded_dim),
+    require(rows <= codes.shape(0) && rows <= scales.shape(0) && codes.shape(1) == to_size(cache.padded_dim),
             "query arrays do not fit the heads");
   }
   static void check_pages(const Step& step, const KvCache& cache) {
@@ -290,5 +332,7 @@ NB_MODULE(_native, m) {
       .def("attend", &Backend::attend)
       .def("argmax", &Backend::argmax)
       .def("log_probabilities", &Backend::log_probabilities)
+      .def("adjust", &Backend::adjust)
+      .def("sample", &Backend::sample)
       .def("read_kv", &Backend::read_kv);
 }

@@ -1,4 +1,5 @@
-// Sums of products in portable C++: the definition the other instruction sets are held to, and the fallback anywhere.
+// Sums of products in portable C++: what runs on any processor, and what the other instruction sets are compared with
+// where NumPy, which defines them, does not run.
 #include "kernels.h"
 
 namespace exactlm {

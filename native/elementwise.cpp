@@ -11,10 +11,12 @@ namespace exactlm {
 namespace {
 
 constexpr uint32_t kInfinityBits = 0x7f800000u;
+constexpr int32_t kExcluded = -0x7f800001;       // ordered(-infinity)
 constexpr uint32_t kTinyBits = 0x0d800000u;      // 2^-100
 constexpr double kRound52 = 6755399441055744.0;  // 1.5 * 2^52: adding and subtracting it is rne for |x| < 2^51
-constexpr float kRound23 = 12582912.0f;          // 1.5 * 2^23: the same for |x| < 2^22
-constexpr float kRound24 = 8388608.0f;           // 2^23: the same for 0 <= x <= 2^23
+constexpr int kBlock = 1024;
+constexpr float kRound23 = 12582912.0f;  // 1.5 * 2^23: the same for |x| < 2^22
+constexpr float kRound24 = 8388608.0f;   // 2^23: the same for 0 <= x <= 2^23
 
 inline uint32_t bits(float x) {
   uint32_t u;
@@ -29,6 +31,12 @@ inline float from_bits(uint32_t u) {
 }
 
 inline float power_of_two(int k) { return from_bits(static_cast<uint32_t>(k + 127) << 23); }  // -126 <= k <= 127
+
+inline int64_t bits_64(double x) {
+  int64_t i;
+  __builtin_memcpy(&i, &x, sizeof i);
+  return i;
+}
 
 inline double power_of_two_64(int k) {
   const uint64_t u = static_cast<uint64_t>(k + 1023) << 52;
@@ -160,30 +168,6 @@ Status swiglu_quantise(const float* gate, const float* up, int n, int16_t* codes
   return quantise(scratch, n, codes, padded, scale);
 }
 
-void embed_w16(const uint8_t* w, const float* s_w, int64_t row, int k, int n, float* x) {
-  const size_t k4 = static_cast<size_t>((k + 3) / 4);
-  const uint8_t* tile = w + static_cast<size_t>(row / kTileRows) * k4 * 128 + static_cast<size_t>(row % kTileRows) * 4;
-  const float s = s_w[row];
-  for (int i = 0; i < n; ++i) {
-    const uint8_t* p = tile + static_cast<size_t>(i / 4) * 128 + i % 4;
-    const int q = 256 * (p[0] - 128) + (p[64] - 128);
-    x[i] = static_cast<float>(q) * s;
-  }
-}
-
-void embed_w8(const uint8_t* w, const uint16_t* multipliers, const float* s_w, int64_t row, int k, int n, float* x) {
-  const size_t groups = static_cast<size_t>((k + kGroup - 1) / kGroup);
-  const size_t tile_idx = static_cast<size_t>(row / kTileRows), lane = static_cast<size_t>(row % kTileRows);
-  const uint8_t* tile = w + tile_idx * groups * kGroup * kTileRows + lane * 4;
-  const uint16_t* m = multipliers + tile_idx * groups * kTileRows + lane;
-  const float s = s_w[row];
-  for (int i = 0; i < n; ++i) {
-    const int q = tile[static_cast<size_t>(i / 4) * 64 + static_cast<size_t>(i % 4)] - 128;
-    const int product = q * static_cast<int>(m[static_cast<size_t>(i / kGroup) * kTileRows]);  // < 2^23
-    x[i] = static_cast<float>(product) * s;
-  }
-}
-
 // Q60 Taylor coefficients of sin and cos of a quarter turn; spec 12.2.
 constexpr int64_t kSin[11] = {1811004864519280711,
                               -744745899218905439,
@@ -259,54 +243,6 @@ void hadamard(float* x, int d, int is_key) {  // 7.3
   for (int i = 0; i < d; ++i) x[i] = x[i] * f;
 }
 
-inline int low_limb(int q) { return ((q + 128) & 255) - 128; }  // 2.3
-
-void store_key(const int16_t* codes, int d, int dp, int limbs, int slot, uint8_t* keys) {
-  uint8_t* tile = keys + static_cast<size_t>(slot / kTileRows * dp * limbs * kTileRows + slot % kTileRows * 4);
-  for (int i = 0; i < dp; ++i) {
-    const int q = i < d ? codes[i] : 0;
-    uint8_t* p = tile + static_cast<size_t>(i / 4 * 64 * limbs + i % 4);
-    if (limbs == 2) {
-      const int lo = low_limb(q);
-      p[0] = static_cast<uint8_t>((q - lo) / 256 + 128);
-      p[64] = static_cast<uint8_t>(lo + 128);
-    } else {
-      p[0] = static_cast<uint8_t>(q + 128);
-    }
-  }
-}
-
-void load_key(const uint8_t* keys, int d, int dp, int limbs, int slot, int16_t* codes) {
-  const uint8_t* tile = keys + static_cast<size_t>(slot / kTileRows * dp * limbs * kTileRows + slot % kTileRows * 4);
-  for (int i = 0; i < d; ++i) {
-    const uint8_t* p = tile + static_cast<size_t>(i / 4 * 64 * limbs + i % 4);
-    codes[i] = static_cast<int16_t>(limbs == 2 ? 256 * (p[0] - 128) + (p[64] - 128) : p[0] - 128);
-  }
-}
-
-void store_value(const int16_t* codes, int d, int dp, int limbs, int slot, int8_t* values) {
-  int8_t* quad = values + static_cast<size_t>(slot / 4 * dp * limbs * 4 + slot % 4);
-  for (int i = 0; i < dp; ++i) {
-    const int q = i < d ? codes[i] : 0;
-    int8_t* p = quad + static_cast<size_t>(i / 16 * 64 * limbs + i % 16 * 4);
-    if (limbs == 2) {
-      const int lo = low_limb(q);
-      p[0] = static_cast<int8_t>((q - lo) / 256);
-      p[64] = static_cast<int8_t>(lo);
-    } else {
-      p[0] = static_cast<int8_t>(q);
-    }
-  }
-}
-
-void load_value(const int8_t* values, int d, int dp, int limbs, int slot, int16_t* codes) {
-  const int8_t* quad = values + static_cast<size_t>(slot / 4 * dp * limbs * 4 + slot % 4);
-  for (int i = 0; i < d; ++i) {
-    const int8_t* p = quad + static_cast<size_t>(i / 16 * 64 * limbs + i % 16 * 4);
-    codes[i] = static_cast<int16_t>(limbs == 2 ? 256 * p[0] + p[64] : p[0]);
-  }
-}
-
 inline int32_t ordered(float x) {  // an integer that sorts like x
   const uint32_t u = bits(x);
   return static_cast<int32_t>(u ^ ((0u - (u >> 31)) & 0x7fffffffu));
@@ -317,7 +253,7 @@ inline float from_ordered(int32_t i) {
   return from_bits(u ^ ((0u - (u >> 31)) & 0x7fffffffu));
 }
 
-Status softmax(float* t, const float* s_v, int n, uint8_t* const limbs[3], RowWeights* out) {
+Status softmax(float* t, const float* s_v, int n, uint8_t* const limbs[3], float* rescale) {
   if (absmax_bits(t, n) >= kInfinityBits) return kNonFinite;
   int32_t top = INT32_MIN;
   for (int j = 0; j < n; ++j) {
@@ -338,7 +274,7 @@ Status softmax(float* t, const float* s_v, int n, uint8_t* const limbs[3], RowWe
     peak = u > peak ? u : peak;
   }
   if (peak < kTinyBits) {
-    out->rescale = 0.0f;
+    *rescale = 0.0f;
     return kOk;
   }
   const float wm = from_bits(peak);
@@ -355,7 +291,7 @@ Status softmax(float* t, const float* s_v, int n, uint8_t* const limbs[3], RowWe
   }
   const float numerator = wm / 8388607.0f;
   const float denominator = static_cast<float>(static_cast<int64_t>(sum)) * 0x1p-30f;
-  out->rescale = numerator / denominator;
+  *rescale = numerator / denominator;
   return kOk;
 }
 
@@ -367,17 +303,17 @@ void exp2(const float* x, int n, float* y) {
   for (int i = 0; i < n; ++i) y[i] = exp2_limited(x[i]);
 }
 
-int64_t argmax(const float* x, int64_t n) {
-  uint32_t m = 0;
-  int32_t top = INT32_MIN;
+// Index of the largest, the lowest of equals; -1 if one is NaN, +infinity or sorts before `least`, or all are
+// -infinity.
+inline int64_t find_largest(const float* x, int64_t n, int32_t least) {
+  int32_t top = INT32_MIN, bottom = INT32_MAX;  // NaN sorts beyond the infinities, by its sign
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t u = bits(x[i]) & 0x7fffffffu;
-    m = u > m ? u : m;
     const float v = x[i] + 0.0f;  // -0 and +0 are equal logits
     const int32_t o = ordered(v);
     top = o > top ? o : top;
+    bottom = o < bottom ? o : bottom;
   }
-  if (m >= kInfinityBits) return -1;
+  if (bottom < least || top <= kExcluded || top >= static_cast<int32_t>(kInfinityBits)) return -1;
   const float best = from_ordered(top);
   for (int64_t i = 0; i < n; ++i) {
     if (x[i] == best) return i;
@@ -385,27 +321,40 @@ int64_t argmax(const float* x, int64_t n) {
   return -1;
 }
 
+int64_t argmax(const float* x, int64_t n) { return find_largest(x, n, kExcluded + 1); }
+
+int64_t argmax_allowed(const float* x, int64_t n) { return find_largest(x, n, kExcluded); }
+
+int64_t weigh(const float* x, int n, float top, float c, int64_t least, uint32_t* keys, int64_t* weights) {
+  float e[kBlock];
+  int64_t sum = 0;  // < 2^62
+  for (int begin = 0; begin < n; begin += kBlock) {
+    const int count = n - begin < kBlock ? n - begin : kBlock;
+    for (int i = 0; i < count; ++i) {
+      const float difference = x[begin + i] - top;
+      e[i] = exp2_limited(difference * c);
+    }
+    for (int i = 0; i < count; ++i) {
+      const double t = static_cast<double>(e[i]) * 0x1p40;
+      const int64_t w = bits_64(t + kRound52) - bits_64(kRound52);
+      const int64_t kept = w >= least ? w : 0;
+      weights[begin + i] = kept;
+      sum += kept;
+    }
+    for (int i = 0; i < count; ++i) {
+      const float v = x[begin + i] + 0.0f;
+      const uint32_t key = static_cast<uint32_t>(ordered(v)) - static_cast<uint32_t>(kExcluded);
+      keys[begin + i] = weights[begin + i] >= least ? key : 0;
+    }
+  }
+  return sum;
+}
+
 }  // namespace
 
 extern const ElementwiseTable EXACTLM_ELEMENTWISE;
-const ElementwiseTable EXACTLM_ELEMENTWISE = {EXACTLM_ISA_NAME,
-                                              quantise,
-                                              norm_quantise,
-                                              swiglu_quantise,
-                                              add,
-                                              embed_w16,
-                                              embed_w8,
-                                              rope_table,
-                                              rope,
-                                              hadamard,
-                                              quantise8,
-                                              store_key,
-                                              store_value,
-                                              load_key,
-                                              load_value,
-                                              softmax,
-                                              finish_mix,
-                                              exp2,
-                                              argmax};
+const ElementwiseTable EXACTLM_ELEMENTWISE = {EXACTLM_ISA_NAME, quantise, norm_quantise, swiglu_quantise, add,
+                                              rope_table,       rope,     hadamard,      quantise8,       softmax,
+                                              finish_mix,       exp2,     argmax,        argmax_allowed,  weigh};
 
 }  // namespace exactlm

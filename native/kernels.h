@@ -40,11 +40,6 @@ struct DotTable {
   void (*mix_v8)(const uint8_t* const limbs[3], const int8_t* const* pages, int num_pages, int dp, int64_t* acc);
 };
 
-// What softmax leaves for the mixing of one row. Spec 8.2 to 8.4.
-struct RowWeights {
-  float rescale;  // 0 when the output is zero
-};
-
 // Elementwise work of one row: one source (elementwise.cpp), compiled for each instruction set.
 struct ElementwiseTable {
   const char* isa;
@@ -56,30 +51,26 @@ struct ElementwiseTable {
                             float* scratch);
   void (*add)(float* x, const float* y, int n);
 
-  void (*embed_w16)(const uint8_t* w, const float* s_w, int64_t row, int k, int n, float* x);  // 10.1
-  void (*embed_w8)(const uint8_t* w, const uint16_t* multipliers, const float* s_w, int64_t row, int k, int n,
-                   float* x);
-
   void (*rope_table)(uint64_t position, const uint64_t* frequency, int half, float factor, float* cosine,
                      float* sine);                                                             // 6
   void (*rope)(const float* x, const float* cosine, const float* sine, int half, float* out);  // 6.4
   void (*hadamard)(float* x, int d, int is_key);                                               // 7.3
   Status (*quantise8)(const float* x, int n, int16_t* codes, float* scale);                    // 2.4
 
-  // One token's key (value) codes into slot `slot` of a page. `limbs` is 2 for code16, 1 for code8.
-  void (*store_key)(const int16_t* codes, int d, int dp, int limbs, int slot, uint8_t* keys);
-  void (*store_value)(const int16_t* codes, int d, int dp, int limbs, int slot, int8_t* values);
-  void (*load_key)(const uint8_t* keys, int d, int dp, int limbs, int slot, int16_t* codes);
-  void (*load_value)(const int8_t* values, int d, int dp, int limbs, int slot, int16_t* codes);
-
-  // Scores t[0..n) of one row become the limbs of P; t is overwritten. 8.2, 8.3.
-  Status (*softmax)(float* t, const float* s_v, int n, uint8_t* const limbs[3], RowWeights* out);
+  // Scores t[0..n) of one row become the limbs of P; t is overwritten. What the mixed integers are to be multiplied by
+  // goes to *rescale: 0 when the output is zero. 8.2 to 8.4.
+  Status (*softmax)(float* t, const float* s_v, int n, uint8_t* const limbs[3], float* rescale);
   void (*finish_mix)(const int64_t* acc, int d, float rescale, float* out);  // 8.4
 
   void (*exp2)(const float* x, int n, float* y);  // 9.1
 
   // Index of the largest value, the lowest of equals; -1 if any is not finite. 10.3.
   int64_t (*argmax)(const float* x, int64_t n);
+  // The same where -infinity is an excluded id; -1 too if all are. sampling.md 4.
+  int64_t (*argmax_allowed)(const float* x, int64_t n);
+  // weights[i] = rne(exp2((x[i] - top) * c) * 2^40), and keys that sort like x; both 0 where x[i] is -infinity or the
+  // weight below `least`. Returns the sum of the weights. sampling.md 4.1, 5.1, 5.2.
+  int64_t (*weigh)(const float* x, int n, float top, float c, int64_t least, uint32_t* keys, int64_t* weights);
 };
 
 }  // namespace exactlm

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <utility>
 
 #include "fp_environment.h"
 
@@ -66,9 +67,14 @@ void Pool::end() {
   workers_.clear();
 }
 
-void Pool::drain(const std::function<void(int64_t, int)>& task, int64_t num_tasks, int thread) {
+void Pool::drain(const std::function<void(int64_t, int)>& task, int64_t num_tasks, int thread) noexcept {
   const FpEnvironment environment;
-  for (int64_t i = next_.fetch_add(1); i < num_tasks; i = next_.fetch_add(1)) task(i, thread);
+  try {
+    for (int64_t i = next_.fetch_add(1); i < num_tasks; i = next_.fetch_add(1)) task(i, thread);
+  } catch (...) {  // the other threads still use the caller's task: it must not leave before they are done
+    if (!failed_.exchange(true)) error_ = std::current_exception();
+    next_.store(num_tasks);
+  }
 }
 
 void Pool::run(int64_t num_tasks, const std::function<void(int64_t, int)>& task) {
@@ -81,6 +87,7 @@ void Pool::run(int64_t num_tasks, const std::function<void(int64_t, int)>& task)
   num_tasks_ = num_tasks;
   next_.store(0);
   finished_.store(0);
+  failed_.store(false);
   const uint64_t generation = (state_.load() >> 32) + 1;
   state_.store(generation << 32 | kOpen);
   wake_.fetch_add(1);
@@ -90,6 +97,7 @@ void Pool::run(int64_t num_tasks, const std::function<void(int64_t, int)>& task)
   if (!spin(spin_, [&] { return finished_.load() == joined; })) {
     for (uint32_t done = finished_.load(); done != joined; done = finished_.load()) finished_.wait(done);
   }
+  if (failed_.load()) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void Pool::work(int thread) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -19,13 +20,14 @@ class Pool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls task(i, thread) for every i in [0, num_tasks); returns when all are done. One caller at a time.
+  // Calls task(i, thread) for every i in [0, num_tasks); returns when all are done. One caller at a time. What a task
+  // throws ends the run and is thrown again here; of several, one.
   void run(int64_t num_tasks, const std::function<void(int64_t, int)>& task);
 
  private:
   void end();
   void work(int thread);
-  void drain(const std::function<void(int64_t, int)>& task, int64_t num_tasks, int thread);
+  void drain(const std::function<void(int64_t, int)>& task, int64_t num_tasks, int thread) noexcept;
 
   const std::chrono::microseconds spin_;
 
@@ -36,6 +38,8 @@ class Pool {
   std::atomic<uint32_t> finished_{0};
   std::atomic<int64_t> next_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;  // written by the thread that set failed_, read when all are done
   const std::function<void(int64_t, int)>* task_ = nullptr;
   int64_t num_tasks_ = 0;
   std::vector<std::thread> workers_;

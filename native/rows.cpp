@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "layout.h"
+
 namespace exactlm {
 namespace {
 
@@ -28,15 +30,9 @@ float* floats(Scratch& scratch, int n) {
 
 }  // namespace
 
-void embed_rows(const Isa& isa, Pool& pool, const LinearWeights& table, const int64_t* ids, int num_rows, int hidden,
-                float* x) {
+void embed_rows(Pool& pool, const LinearWeights& table, const int64_t* ids, int num_rows, int hidden, float* x) {
   for_rows(pool, num_rows, hidden, [&](size_t r, size_t) {
-    float* out = x + r * static_cast<size_t>(hidden);
-    if (table.multipliers == nullptr) {
-      isa.elementwise->embed_w16(table.codes, table.scales, ids[r], table.k, hidden, out);
-    } else {
-      isa.elementwise->embed_w8(table.codes, table.multipliers, table.scales, ids[r], table.k, hidden, out);
-    }
+    embed(table, ids[r], hidden, x + r * static_cast<size_t>(hidden));
     return kOk;
   });
 }

@@ -9,8 +9,7 @@
 
 namespace exactlm {
 
-void embed_rows(const Isa& isa, Pool& pool, const LinearWeights& table, const int64_t* ids, int num_rows, int hidden,
-                float* x);
+void embed_rows(Pool& pool, const LinearWeights& table, const int64_t* ids, int num_rows, int hidden, float* x);
 
 // x[r] += y[r] (y may be null), then norm and code16, for r = rows[i] (rows null: r = i); output row i.
 Status norm_rows(const Isa& isa, Pool& pool, std::vector<Scratch>& scratch, float* x, const float* y, size_t ldy,

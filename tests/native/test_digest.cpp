@@ -98,15 +98,15 @@ void softmax(const ElementwiseTable& table, const float* x, Random& random, Dige
   }
   uint8_t low[kRow] = {}, middle[kRow] = {}, high[kRow] = {};
   uint8_t* const limbs[3] = {low, middle, high};
-  RowWeights weights = {};
-  digest.add(static_cast<uint64_t>(table.softmax(t, s_v, kRow, limbs, &weights)), 1);
+  float rescale = 0.0f;
+  digest.add(static_cast<uint64_t>(table.softmax(t, s_v, kRow, limbs, &rescale)), 1);
   digest.add(t, kRow);
-  digest.add(weights.rescale);
+  digest.add(rescale);
   for (int i = 0; i < kRow; ++i) digest.add(low[i] | uint64_t{middle[i]} << 8 | uint64_t{high[i]} << 16, 3);
   int64_t sums[kRow];
   float mixed[kRow];
   for (int64_t& sum : sums) sum = static_cast<int64_t>(random.next()) >> random.between(8, 60);
-  table.finish_mix(sums, kRow, weights.rescale, mixed);
+  table.finish_mix(sums, kRow, rescale, mixed);
   digest.add(mixed, kRow);
 }
 

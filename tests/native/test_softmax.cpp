@@ -23,11 +23,11 @@ Result run(const ElementwiseTable& table, const std::vector<float>& scores, cons
   const Guarded<float> t(scores), s_v(scales);
   const Guarded<uint8_t> low(n), middle(n), high(n);
   uint8_t* const limbs[3] = {low.data(), middle.data(), high.data()};
-  Guarded<RowWeights> weights(1);
+  Guarded<float> rescale(1);
   Result result;
-  result.status = table.softmax(t.data(), s_v.data(), static_cast<int>(n), limbs, weights.data());
+  result.status = table.softmax(t.data(), s_v.data(), static_cast<int>(n), limbs, rescale.data());
   if (result.status != kOk) return result;
-  result.rescale = weights[0].rescale;
+  result.rescale = rescale[0];
   if (result.rescale == 0.0f) return result;  // the limbs are not used then
   for (size_t j = 0; j < n; ++j) result.p.push_back(low[j] + (uint32_t{middle[j]} << 8) + (uint32_t{high[j]} << 16));
   return result;

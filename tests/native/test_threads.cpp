@@ -7,6 +7,7 @@
 
 #include "attention.h"
 #include "check.h"
+#include "layout.h"
 #include "linear.h"
 
 namespace exactlm::test {
@@ -200,7 +201,7 @@ void attend_plainly(const Problem& problem, const KvCache& cache, const int32_t*
   std::vector<int16_t> codes(at(shape.d));
   for (int j = 0; j < n; ++j) {
     const int page = pages[(first + j) / kPageTokens], slot = (first + j) % kPageTokens;
-    scalar.load_key(cache.keys(0, page, kv_head), shape.d, cache.padded_dim, shape.limbs, slot, codes.data());
+    load_key(cache.keys(0, page, kv_head), shape.d, cache.padded_dim, shape.limbs, slot, codes.data());
     int64_t acc = 0;
     for (int i = 0; i < shape.d; ++i) acc += int64_t{query[i]} * codes[at(i)];
     const float scaled = round_to_fp32(acc) * cache.key_scales(0, page, kv_head)[slot];
@@ -209,16 +210,16 @@ void attend_plainly(const Problem& problem, const KvCache& cache, const int32_t*
   }
   std::vector<uint8_t> low(at(n)), middle(at(n)), high(at(n));
   uint8_t* const limbs[3] = {low.data(), middle.data(), high.data()};
-  RowWeights weights = {};
-  scalar.softmax(t.data(), s_v.data(), n, limbs, &weights);
+  float rescale = 0.0f;
+  scalar.softmax(t.data(), s_v.data(), n, limbs, &rescale);
   std::vector<int64_t> sums(at(shape.d));
   for (int j = 0; j < n; ++j) {
     const int page = pages[(first + j) / kPageTokens], slot = (first + j) % kPageTokens;
     const int64_t p = low[at(j)] + 256 * middle[at(j)] + 65536 * high[at(j)];
-    scalar.load_value(cache.values(0, page, kv_head), shape.d, cache.padded_dim, shape.limbs, slot, codes.data());
+    load_value(cache.values(0, page, kv_head), shape.d, cache.padded_dim, shape.limbs, slot, codes.data());
     for (int i = 0; i < shape.d; ++i) sums[at(i)] += p * codes[at(i)];
   }
-  for (int i = 0; i < shape.d; ++i) out[i] = round_to_fp32(sums[at(i)]) * weights.rescale;
+  for (int i = 0; i < shape.d; ++i) out[i] = round_to_fp32(sums[at(i)]) * rescale;
 }
 
 Outcome run_plainly(const Problem& problem) {

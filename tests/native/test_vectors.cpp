@@ -11,6 +11,8 @@
 
 #include "attention.h"
 #include "check.h"
+#include "layout.h"
+#include "sampling.h"
 
 namespace exactlm::test {
 namespace {
@@ -152,6 +154,7 @@ bool replay_linear(const Isa& isa, const Case& c) {
   const std::vector<uint16_t> multipliers = is_w8 ? c.get<uint16_t>("multipliers") : std::vector<uint16_t>();
   const int n = c.integer("n"), k = c.integer("k"), rows = static_cast<int>(s_x.size());
   const int tiles = static_cast<int>(s_w.size()) / kTileRows;
+  const LinearWeights weights = {n, k, w.data(), is_w8 ? multipliers.data() : nullptr, s_w.data()};
   std::vector<uint8_t> packed(isa.dot->packed_bytes(k) * s_x.size());
   std::vector<float> y(s_x.size() * s_w.size()), x(at(n) * at(k)), outputs;
   isa.dot->pack(codes.data(), rows, c["codes"].shape[1], k, packed.data());
@@ -163,14 +166,7 @@ bool replay_linear(const Isa& isa, const Case& c) {
   }
   for (size_t m = 0; m < s_x.size(); ++m)
     outputs.insert(outputs.end(), y.data() + m * s_w.size(), y.data() + m * s_w.size() + at(n));
-  for (int row = 0; row < n; ++row) {
-    float* out = x.data() + at(row) * at(k);
-    if (is_w8) {
-      isa.elementwise->embed_w8(w.data(), multipliers.data(), s_w.data(), row, k, k, out);
-    } else {
-      isa.elementwise->embed_w16(w.data(), s_w.data(), row, k, k, out);
-    }
-  }
+  for (int row = 0; row < n; ++row) embed(weights, row, k, x.data() + at(row) * at(k));
   return same(outputs, c.get<float>("out.y")) && same(x, c.get<float>("out.embedding"));
 }
 
@@ -187,7 +183,7 @@ bool replay_rope_table(const Isa& isa, const Case& c) {
 }
 
 // The slots that hold tokens, against arrays [pages, 32, Hk, d] of codes and [pages, 32, Hk] of scales.
-bool same_cache(const Isa& isa, const Case& c, const KvCache& cache, const Batch& batch) {
+bool same_cache(const Case& c, const KvCache& cache, const Batch& batch) {
   const std::vector<int16_t> keys = c.get<int16_t>("out.keys"), values = c.get<int16_t>("out.values");
   const std::vector<float> s_k = c.get<float>("out.key_scales"), s_v = c.get<float>("out.value_scales");
   const int d = cache.head_dim;
@@ -199,8 +195,8 @@ bool same_cache(const Isa& isa, const Case& c, const KvCache& cache, const Batch
       const int page = batch.page_table[s * batch.max_pages + batch.positions[t] / kPageTokens];
       for (int h = 0; h < cache.num_heads; ++h) {
         const size_t head = at((page * kPageTokens + slot) * cache.num_heads + h);
-        isa.elementwise->load_key(cache.keys(0, page, h), d, cache.padded_dim, cache.limbs, slot, key.data());
-        isa.elementwise->load_value(cache.values(0, page, h), d, cache.padded_dim, cache.limbs, slot, value.data());
+        load_key(cache.keys(0, page, h), d, cache.padded_dim, cache.limbs, slot, key.data());
+        load_value(cache.values(0, page, h), d, cache.padded_dim, cache.limbs, slot, value.data());
         is_same = is_same && std::equal(key.begin(), key.end(), keys.data() + head * at(d)) &&
                   std::equal(value.begin(), value.end(), values.data() + head * at(d)) &&
                   same_bits(cache.key_scales(0, page, h) + slot, &s_k[head], 1) &&
@@ -232,7 +228,7 @@ bool replay_attention(const Isa& isa, const Case& c) {
          attend(isa, pool, scratch, batch, codes.data(), scales.data(), heads, cache, 0,
                 c.get<float>("softmax_scale").at(0), window, out.data()) == kOk &&
          codes == c.get<int16_t>("out.query_codes") && same(scales, c.get<float>("out.query_scales")) &&
-         same_cache(isa, c, cache, batch) && same(out, c.get<float>("out.attended"));
+         same_cache(c, cache, batch) && same(out, c.get<float>("out.attended"));
 }
 
 bool replay_argmax(const Isa& isa, const Case& c) {
@@ -244,11 +240,43 @@ bool replay_argmax(const Isa& isa, const Case& c) {
   return best == c.get<int64_t>("out.best");
 }
 
+bool replay_adjust(const Isa& isa, const Case& c) {
+  std::vector<float> x = c.get<float>("x");
+  const std::vector<int64_t> bias_ids = c.get<int64_t>("bias_ids"), history_ids = c.get<int64_t>("history_ids");
+  const std::vector<float> bias = c.get<float>("bias");
+  const std::vector<int32_t> counts = c.get<int32_t>("counts");
+  const std::vector<double> penalties = c.get<double>("penalties");
+  const Status status = adjust_row(isa, x.data(), static_cast<int>(x.size()),
+                                   {bias_ids.data(), bias.data(), bias.size(), history_ids.data(), counts.data(),
+                                    counts.size(), penalties.at(0), penalties.at(1), penalties.at(2)});
+  return status == kOk && same(x, c.get<float>("out.x"));
+}
+
+bool replay_sampling(const Isa& isa, const Case& c) {
+  const std::vector<float> x = c.get<float>("x");
+  const std::vector<double> temperature = c.get<double>("temperature");
+  const std::vector<int64_t> min_weight = c.get<int64_t>("min_weight"), top_k = c.get<int64_t>("top_k"),
+                             top_p_q40 = c.get<int64_t>("top_p_q40");
+  const std::vector<uint64_t> u = c.get<uint64_t>("u");
+  Pool pool(kThreads);
+  std::vector<Scratch> scratch(kThreads);
+  std::vector<int64_t> chosen(u.size(), -7);
+  sample_rows(isa, pool, scratch, x.data(), c["x"].shape[1], static_cast<int>(u.size()),
+              static_cast<int>(c["x"].shape[1]),
+              {temperature.data(), min_weight.data(), top_k.data(), top_p_q40.data(), u.data()}, chosen.data());
+  return chosen == c.get<int64_t>("out.chosen");
+}
+
 using Replay = bool (*)(const Isa&, const Case&);
-const std::map<std::string, Replay> kReplays = {
-    {"quantise", replay_quantise}, {"norm_quantise", replay_norm_quantise}, {"swiglu_quantise", replay_swiglu_quantise},
-    {"linear", replay_linear},     {"rope_table", replay_rope_table},       {"attention", replay_attention},
-    {"logprob", replay_argmax}};
+const std::map<std::string, Replay> kReplays = {{"quantise", replay_quantise},
+                                                {"norm_quantise", replay_norm_quantise},
+                                                {"swiglu_quantise", replay_swiglu_quantise},
+                                                {"linear", replay_linear},
+                                                {"rope_table", replay_rope_table},
+                                                {"attention", replay_attention},
+                                                {"logprob", replay_argmax},
+                                                {"adjust", replay_adjust},
+                                                {"sampling", replay_sampling}};
 
 // A wrong bit in any output must be noticed. Of the cache, 3/5 is the first slot of page 3, which holds a token.
 void check_sensitivity(const std::string& path, Replay replay, Case& c) {

@@ -138,6 +138,22 @@ def test_argmax_and_log_probabilities(kernels: Kernels, case: Case) -> None:
     assert same(values, case["out.logprobs"])
 
 
+@pytest.mark.parametrize("case", read_vectors("adjust"))
+def test_adjust(kernels: Kernels, case: Case) -> None:
+    x = case["x"].copy()
+    lists = case["bias_ids"], case["bias"], case["history_ids"], case["counts"]
+    assert kernels.adjust(x, len(x), *lists, *case["penalties"].tolist())
+    assert same(x, case["out.x"])
+
+
+@pytest.mark.parametrize("case", read_vectors("sampling"))
+def test_sample(kernels: Kernels, case: Case) -> None:
+    chosen = np.full_like(case["out.chosen"], -7)
+    parameters = [case[name] for name in ("temperature", "min_weight", "top_k", "top_p_q40", "u")]
+    kernels.sample(case["x"], *case["x"].shape, *parameters, chosen)
+    assert same(chosen, case["out.chosen"])
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_non_finite_values_are_reported(kernels: Kernels, value: float) -> None:
     x = np.ones((2, 64), np.float32)

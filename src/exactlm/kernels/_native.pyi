@@ -1,7 +1,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from exactlm.kernels.api import F32, I16, I32, I64
+from exactlm.kernels.api import F32, F64, I16, I32, I64, U64
 
 PAGE_TOKENS: int
 
@@ -65,7 +65,31 @@ class Backend:
         out: F32,
     ) -> bool: ...
     def argmax(self, x: F32, num_rows: int, n: int, best: I64) -> None: ...
-    def log_probabilities(self, x: F32, num_rows: int, n: int, out: NDArray[np.float64]) -> bool: ...
+    def log_probabilities(self, x: F32, num_rows: int, n: int, out: F64) -> bool: ...
+    def adjust(
+        self,
+        x: F32,
+        n: int,
+        bias_ids: I64,
+        bias: F32,
+        history_ids: I64,
+        counts: I32,
+        repetition: float,
+        frequency: float,
+        presence: float,
+    ) -> bool: ...
+    def sample(
+        self,
+        x: F32,
+        num_rows: int,
+        n: int,
+        temperature: F64,
+        min_weight: I64,
+        top_k: I64,
+        top_p_q40: I64,
+        u: U64,
+        chosen: I64,
+    ) -> None: ...
     def read_kv(
         self,
         cache: KvCache,
