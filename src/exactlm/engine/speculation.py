@@ -17,7 +17,8 @@ class Drafter:
         self._length = 4
 
     def propose(self, ids: list[int], limit: int) -> list[int]:
-        """At most `limit` tokens that followed the last earlier occurrence of the ending of ids; perhaps none."""
+        """At most `limit` tokens that followed the last earlier occurrence of the ending of ids, which may reach into
+        the draft itself; perhaps none."""
         for end in range(max(self._num_seen, 1), len(ids)):
             for size in GRAMS:
                 if size <= end:
@@ -26,7 +27,10 @@ class Drafter:
         for size in GRAMS:
             at = self._follower.get(tuple(ids[-size:]))
             if at is not None and size <= len(ids):
-                return ids[at : at + min(limit, self._length)]
+                draft: list[int] = []
+                for i in range(at, at + min(limit, self._length)):
+                    draft.append(ids[i] if i < len(ids) else draft[i - len(ids)])
+                return draft
         return []
 
     def learn(self, num_drafted: int, num_accepted: int) -> None:
