@@ -230,7 +230,7 @@ class Engine:
             sequence.history.add(token)
         try:
             is_ended = sequence.is_ended_by is not None and sequence.is_ended_by(token)
-            is_end_token = token in self.eos_ids and not sequence.params.ignore_eos
+            is_end_token = token in self.eos_ids and not sequence.params.goes_past_end
             is_stop_token = token in sequence.params.stop_token_ids
             if is_ended or is_end_token or is_stop_token:
                 if is_stop_token and not is_ended:

@@ -89,7 +89,7 @@ def generate_plain(
     answer = PlainAnswer(decoder, prompt_ids, params, max_tokens, choice)
     while len(answer.output_ids) < max_tokens:
         token = answer.next_token(sorted(excluded_ids), guide)
-        is_end_token = token in eos_ids and not params.ignore_eos
+        is_end_token = token in eos_ids and not params.goes_past_end
         if is_ended_by(token) or is_end_token or token in params.stop_token_ids:
             return answer, "stop"
         if guide is not None and len(answer.output_ids) < max_tokens:

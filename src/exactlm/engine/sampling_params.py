@@ -100,6 +100,11 @@ class SamplingParams:
         return self.json_schema is not None or self.regex is not None or self.grammar is not None
 
     @property
+    def goes_past_end(self) -> bool:
+        """Whether an end-of-text token does not end the answer; a constrained one has nothing to say after it."""
+        return self.ignore_eos and not self.is_guided
+
+    @property
     def has_penalty(self) -> bool:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
