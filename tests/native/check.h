@@ -99,6 +99,7 @@ void test_linear();
 void test_mix();
 void test_elementwise();
 void test_softmax();
+void test_sampling();
 void test_digest();
 void test_control();
 void test_threads();

@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   run_group("mix", test_mix);
   run_group("elementwise", test_elementwise);
   run_group("softmax", test_softmax);
+  run_group("sampling", test_sampling);
   run_group("digest", test_digest);
   run_group("control", test_control);
   run_group("environment", test_environment);

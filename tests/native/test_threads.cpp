@@ -1,9 +1,11 @@
 // The drivers over the thread pool, linear(), write_qkv() and attend(): for every instruction set and number of threads
 // the bits of a plain computation, also when the caller has set another rounding mode.
 #include <algorithm>
+#include <atomic>
 #include <cfenv>
 #include <cmath>
 #include <limits>
+#include <new>
 
 #include "attention.h"
 #include "check.h"
@@ -298,6 +300,32 @@ void check_non_finite(Random& random) {
   }
 }
 
+// What a task throws reaches the caller when no thread works on the job any more, and the pool goes on.
+void check_errors() {
+  for (const int num_threads : kThreadCounts) {
+    Pool pool(num_threads);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      std::atomic<int> working{0}, done{0};
+      bool is_caught = false;
+      try {
+        pool.run(64, [&](int64_t i, int) {
+          working.fetch_add(1);
+          if (i % 8 == repeat % 8) {
+            working.fetch_sub(1);
+            throw std::bad_alloc();
+          }
+          working.fetch_sub(1);
+        });
+      } catch (const std::bad_alloc&) {
+        is_caught = working.load() == 0;
+      }
+      CHECK(is_caught, "threads " + std::to_string(num_threads));
+      pool.run(64, [&](int64_t, int) { done.fetch_add(1); });
+      CHECK(done.load() == 64, "threads " + std::to_string(num_threads));
+    }
+  }
+}
+
 }  // namespace
 
 void test_threads() {
@@ -319,6 +347,7 @@ void test_threads() {
     }
   }
   check_non_finite(random);
+  check_errors();
 }
 
 }  // namespace exactlm::test
