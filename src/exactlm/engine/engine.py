@@ -15,7 +15,7 @@ from exactlm.engine.kv_cache import PageStore, pages_for
 from exactlm.engine.sampler import Sampler
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.engine.scheduler import Scheduler, Slice
-from exactlm.engine.sequence import Guide, OutputDigest, Sequence, Timings
+from exactlm.engine.sequence import DraftSource, Guide, OutputDigest, Sequence, Timings
 from exactlm.engine.speculation import Drafter
 from exactlm.engine.stats import EngineStats
 from exactlm.errors import CapacityError, ExactlmError, InterruptedStepError, NumericError, RequestError
@@ -88,13 +88,17 @@ class Engine:
         choice: int = 0,
         leader: Sequence | None = None,
         guide: Guide | None = None,
+        keeps_steps: bool = False,
+        drafter: DraftSource | None = None,
     ) -> Sequence:
         """One answer of a request, not yet queued: touches nothing that a step touches. Raises what add() raises.
 
-        choice: its index. leader: the request's first answer. guide: what constrains it.
+        choice: its index. leader: the request's first answer. guide: what constrains it. keeps_steps: for a receipt.
+        drafter: instead of the engine's own.
         """
         max_tokens = self.check(prompt_ids, params)
-        sequence = Sequence(prompt_ids, params, max_tokens, OutputDigest(prompt_ids), choice, leader=leader)
+        digest = OutputDigest(prompt_ids, keeps_steps)
+        sequence = Sequence(prompt_ids, params, max_tokens, digest, choice, leader=leader)
         sequence.timings = Timings(time.monotonic())
         sequence.guide = guide
         if params.bias:
@@ -102,7 +106,8 @@ class Engine:
             sequence.bias = np.array(ids, np.int64), np.array(values, np.float32)
         if params.has_penalty:
             sequence.history = History(prompt_ids)
-        if self.config.speculation == "ngram":
+        sequence.drafter = drafter
+        if drafter is None and self.config.speculation == "ngram":
             sequence.drafter = Drafter()
         return sequence
 

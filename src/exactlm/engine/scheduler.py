@@ -55,20 +55,26 @@ class Scheduler:
             if count > 0 and sequence in self.running and self._reserve(sequence, count, slices):
                 slices[sequence] = Slice(sequence, count)
                 budget -= count
-        if self._config.speculation != "none":
-            self._draft(slices, budget)
+        self._draft(slices, budget)
         return list(slices.values())
 
     def _draft(self, slices: dict[Sequence, Slice], budget: int) -> None:
         for sequence, piece in slices.items():
             if not piece.is_last or sequence.drafter is None:
                 continue
-            room = len(sequence.pages) * PAGE_TOKENS - sequence.num_tokens
-            limit = min(budget, room, sequence.max_tokens - len(sequence.output_ids) - 1)
+            limit = min(budget, sequence.max_tokens - len(sequence.output_ids) - 1)
             if limit > 0:
                 drafts = sequence.drafter.propose(sequence.token_ids(0, sequence.num_tokens), limit)
+                drafts = drafts[: self._room_for(sequence, len(drafts))]
                 slices[sequence] = Slice(sequence, piece.count, drafts)
                 budget -= len(drafts)
+
+    def _room_for(self, sequence: Sequence, num_drafts: int) -> int:
+        """How many of so many drafts have a page; they take pages that are left, from nobody."""
+        missing = pages_for(sequence.num_tokens + num_drafts) - len(sequence.pages)
+        if missing > 0:
+            sequence.pages += self._pages.allocate(min(missing, self._pages.num_available))
+        return min(num_drafts, len(sequence.pages) * PAGE_TOKENS - sequence.num_tokens)
 
     def _admit(self) -> None:
         for sequence in list(self.waiting):

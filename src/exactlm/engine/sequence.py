@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from exactlm.engine.history import History
 from exactlm.engine.kv_cache import Prefix
 from exactlm.engine.sampling_params import SamplingParams
-from exactlm.engine.speculation import Drafter
 from exactlm.errors import ExactlmError
 from exactlm.kernels.api import F32, I16, I64
 
@@ -30,10 +29,22 @@ class Guide(Protocol):
         """Goes on past a chosen token."""
 
 
-class OutputDigest:
-    """SHA-256 of spec/numerics.md 11.3."""
+class DraftSource(Protocol):
+    """Who proposes tokens that may follow; see engine/speculation.py."""
 
-    def __init__(self, prompt_ids: list[int]) -> None:
+    def propose(self, ids: list[int], limit: int) -> list[int]:
+        """At most `limit` tokens that may follow ids, prompt and answer so far."""
+
+    def learn(self, num_drafted: int, num_accepted: int) -> None:
+        """Told how many of the last draft were right."""
+
+
+class OutputDigest:
+    """SHA-256 of spec/numerics.md 11.3. `steps`, if kept: for each token the digest of all that decides it, its step's
+    logits included, itself not (spec/receipts.md 3)."""
+
+    def __init__(self, prompt_ids: list[int], keeps_steps: bool = False) -> None:
+        self.steps: list[str] | None = [] if keeps_steps else None
         self._hash = hashlib.sha256(b"exactlm-output-1\0")
         self._hash.update(len(prompt_ids).to_bytes(8, "little"))
         self._hash.update(np.array(prompt_ids, "<u4").tobytes())
@@ -42,6 +53,8 @@ class OutputDigest:
         """One step: final-norm codes [D] and scale, and the token chosen from the logits they give."""
         self._hash.update(codes.astype("<i2", copy=False).tobytes())
         self._hash.update(np.array(scale, "<f4").tobytes())
+        if self.steps is not None:
+            self.steps.append(self._hash.copy().hexdigest())
         self._hash.update(token_id.to_bytes(4, "little"))
 
     def hexdigest(self) -> str:
@@ -84,7 +97,7 @@ class Sequence:
     bias: tuple[I64, F32] | None = None  # ids and what to add
     history: History | None = None
     guide: Guide | None = None
-    drafter: Drafter | None = None
+    drafter: DraftSource | None = None
     timings: Timings = field(default_factory=lambda: Timings(0.0))
     finish_reason: str | None = None
     stop_token: int | None = None  # the token of params.stop_token_ids that ended it
