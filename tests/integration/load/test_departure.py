@@ -1,0 +1,59 @@
+"""200 clients leave in the queue, in prefill and in decode: nothing stays behind, and who stays sees no difference."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.integration.load.departure import depart, make_departures, wait_until_idle
+from tests.integration.load.load import run_load
+from tests.integration.load.reference import Reference, find_differences
+from tests.integration.load.server import Server, capacity
+from tests.integration.load.workload import COMPLETION, Request
+
+NUM_DEPARTURES = 200
+
+
+def find_phases(log: Path) -> Counter[str]:
+    """Where the requests of a server's log were that ended without an answer."""
+    phases: Counter[str] = Counter()
+    for line in log.read_text("utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["status"] != 200 or "cancelled" in entry.get("finish_reasons", []):
+            timings = entry["timings"]
+            reached = [name for name in ("prefill", "first_token") if timings.get(name) is not None]
+            phases[{0: "queue", 1: "prefill", 2: "decode"}[len(reached)]] += 1
+    return phases
+
+
+def test_two_hundred_departures_leave_nothing_behind(
+    tiny_model: Path, tiny_reference: Reference, tiny_requests: Sequence[Request], tmp_path: Path
+) -> None:
+    llm, log = tiny_reference.llm, tmp_path / "log.jsonl"
+    text = "the thing and then another one, " * 40
+    bodies = [
+        {"prompt": llm.tokenizer.encode(text)[: 40 + 30 * i], "max_tokens": 100, "ignore_eos": True, "temperature": t}
+        for i, t in enumerate([0, 1.0, 0, 1.5, 0, 0.7, 0, 1.0])
+    ]
+    leaving = [Request(i, 0, COMPLETION, {**body, "n": 1 + i % 2, "seed": i}) for i, body in enumerate(bodies)]
+    bystander = Request(
+        0, 0, COMPLETION, {"prompt": "and so", "max_tokens": 40, "temperature": 1.0, "seed": 9, "logprobs": 0}
+    )
+    options = capacity(kv_tokens=1024, max_batch=6, chunk_tokens=16)
+    with Server(tiny_model, *options, "--log", str(log)) as server:
+        departures = make_departures(leaving, NUM_DEPARTURES, longest_s=0.4)
+        num_left, answers = asyncio.run(depart(server, departures, bystander, num_at_once=16))
+        wait_until_idle(server)
+        assert server.is_ready()
+        after = asyncio.run(run_load(server, tiny_requests[:10])).answers
+        wait_until_idle(server)
+    assert num_left > NUM_DEPARTURES * 3 // 4
+    assert len(answers) > 3
+    assert find_differences([bystander] * len(answers), answers, tiny_reference) == []
+    assert find_differences(tiny_requests[:10], after, tiny_reference) == []
+    phases = find_phases(log)
+    assert min(phases[name] for name in ("queue", "prefill", "decode")) > 5, phases
