@@ -20,7 +20,7 @@ def tiny_llm(tiny_model: Path) -> LLM:
 
 @pytest.fixture(scope="package")
 def server(tiny_model: Path) -> Iterator[Server]:
-    with Server(tiny_model, *capacity(max_batch=32)) as started:
+    with Server(tiny_model, *capacity(max_batch=32), "--model-name", "tiny") as started:
         yield started
 
 

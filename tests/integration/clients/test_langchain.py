@@ -13,7 +13,8 @@ PROGRAM = """
 import json, sys
 from langchain_openai import ChatOpenAI, OpenAI
 url, = sys.argv[1:]
-settings = dict(base_url=url + "/v1", api_key="none", model="", temperature=0.7, max_tokens=12, seed=4, max_retries=0)
+settings = dict(base_url=url + "/v1", api_key="none", model="tiny", max_retries=0)
+settings |= dict(temperature=0.7, max_tokens=12, seed=4)
 llm, chat = OpenAI(**settings), ChatOpenAI(**settings)
 print(json.dumps({
     "invoke": llm.invoke("the thing"),

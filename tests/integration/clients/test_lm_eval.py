@@ -57,7 +57,7 @@ def task(items: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server(model_directory("int8"), *capacity(max_batch=32)) as started:
+    with Server(model_directory("int8"), *capacity(max_batch=32), "--model-name", "smollm2") as started:
         yield started
 
 
@@ -85,7 +85,7 @@ def test_log_likelihoods_are_those_of_score_at_every_batch(
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     (tokenizer / "tokenizer_config.json").write_text(json.dumps(settings))
     arguments = {
-        "model": "smollm2-135m-int8",
+        "model": "smollm2",
         "base_url": f"{server.url}/v1/completions",
         "tokenizer_backend": "huggingface",
         "tokenizer": str(tokenizer),

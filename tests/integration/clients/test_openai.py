@@ -15,6 +15,7 @@ from exactlm import LLM, SamplingParams
 from tests.integration.load.server import Server, capacity
 
 MESSAGES = [{"role": "user", "content": "the other thing"}]
+MODEL = "tiny"
 PROMPTS = ["the thing", "and so"]
 
 
@@ -52,7 +53,7 @@ def test_a_chat_answer_is_the_one_of_the_python_interface(client: openai.OpenAI,
     params = SamplingParams(temperature=0.9, top_p=0.95, seed=7, max_tokens=12, frequency_penalty=0.5)
     expected = tiny_llm.chat(MESSAGES, params)[0]
     response = client.chat.completions.create(
-        model="",
+        model=MODEL,
         messages=MESSAGES,
         temperature=0.9,
         top_p=0.95,
@@ -78,7 +79,7 @@ def test_streamed_pieces_of_a_chat_join_to_the_whole(client: openai.OpenAI, tiny
     expected = tiny_llm.chat(MESSAGES, params)[0]
     texts, reasons, last = ["", ""], [None, None], None
     stream = client.chat.completions.create(
-        model="",
+        model=MODEL,
         messages=MESSAGES,
         max_tokens=20,
         n=2,
@@ -100,10 +101,12 @@ def test_streamed_pieces_of_a_chat_join_to_the_whole(client: openai.OpenAI, tiny
 
 
 def test_a_seed_that_was_drawn_gives_the_answer_again(client: openai.OpenAI) -> None:
-    first = client.chat.completions.create(model="", messages=MESSAGES, temperature=1.5, max_tokens=16)
+    first = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=1.5, max_tokens=16)
     seed = extension(first)["seed"]
-    again = client.chat.completions.create(model="", messages=MESSAGES, temperature=1.5, max_tokens=16, seed=seed)
-    other = client.chat.completions.create(model="", messages=MESSAGES, temperature=1.5, max_tokens=16, seed=seed ^ 1)
+    again = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=1.5, max_tokens=16, seed=seed)
+    other = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, temperature=1.5, max_tokens=16, seed=seed ^ 1
+    )
     assert extension(again)["digests"] == extension(first)["digests"]
     assert extension(other)["digests"] != extension(first)["digests"]
 
@@ -111,7 +114,7 @@ def test_a_seed_that_was_drawn_gives_the_answer_again(client: openai.OpenAI) -> 
 def test_chat_logprobs_are_exact_and_name_their_bytes(client: openai.OpenAI, tiny_llm: LLM) -> None:
     expected = tiny_llm.chat(MESSAGES, SamplingParams(max_tokens=8, logprobs=4))[0].outputs[0]
     response = client.chat.completions.create(
-        model="", messages=MESSAGES, max_tokens=8, temperature=0, logprobs=True, top_logprobs=4
+        model=MODEL, messages=MESSAGES, max_tokens=8, temperature=0, logprobs=True, top_logprobs=4
     )
     logprobs = response.choices[0].logprobs
     assert logprobs is not None
@@ -130,7 +133,7 @@ def test_completions_of_several_prompts_keep_their_order(client: openai.OpenAI, 
     params = SamplingParams(max_tokens=10, n=2, temperature=1.0, seed=5, logprobs=2, stop=("e",))
     expected = [answer for output in tiny_llm.generate(PROMPTS, params) for answer in output.outputs]
     response = client.completions.create(
-        model="", prompt=PROMPTS, max_tokens=10, n=2, temperature=1.0, seed=5, logprobs=2, stop=["e"], stream=stream
+        model=MODEL, prompt=PROMPTS, max_tokens=10, n=2, temperature=1.0, seed=5, logprobs=2, stop=["e"], stream=stream
     )
     texts, values, digests = [""] * 4, [list[float](), [], [], []], list[str]()
     for piece in response if stream else [response]:
@@ -148,7 +151,7 @@ def test_completions_of_several_prompts_keep_their_order(client: openai.OpenAI, 
 
 def test_echo_without_an_answer_scores_the_prompt(client: openai.OpenAI, tiny_llm: LLM) -> None:
     ids = tiny_llm.tokenizer.encode("the thing and the other thing")
-    response = client.completions.create(model="", prompt=ids, max_tokens=0, echo=True, logprobs=1, temperature=0)
+    response = client.completions.create(model=MODEL, prompt=ids, max_tokens=0, echo=True, logprobs=1, temperature=0)
     (choice,) = response.choices
     assert choice.logprobs is not None
     assert choice.logprobs.token_logprobs == tiny_llm.score(ids)
@@ -159,13 +162,13 @@ def test_echo_without_an_answer_scores_the_prompt(client: openai.OpenAI, tiny_ll
 
 
 def test_a_schema_holds_streamed_or_not(client: openai.OpenAI) -> None:
-    parsed = client.chat.completions.parse(model="", messages=MESSAGES, response_format=Verdict, max_tokens=120)
+    parsed = client.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=Verdict, max_tokens=120)
     verdict = parsed.choices[0].message.parsed
     assert isinstance(verdict, Verdict)
     schema = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": Verdict.model_json_schema()}}
     text = ""
     for piece in client.chat.completions.create(
-        model="", messages=MESSAGES, response_format=schema, max_tokens=120, stream=True
+        model=MODEL, messages=MESSAGES, response_format=schema, max_tokens=120, stream=True
     ):
         text += "".join(choice.delta.content or "" for choice in piece.choices)
     assert Verdict.model_validate(json.loads(text)) == verdict
@@ -181,20 +184,20 @@ def test_refusals_are_the_errors_that_the_client_knows(client: openai.OpenAI) ->
         ({"extra_body": {"best_guess": 1}}, "best_guess"),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(**{"model": "", "messages": MESSAGES, **changed})
+            client.chat.completions.create(**{"model": MODEL, "messages": MESSAGES, **changed})
         assert caught.value.type == "invalid_request_error"
         assert param is None or caught.value.param == param
 
 
 def test_a_server_with_a_key_asks_for_it(tiny_model: Path) -> None:
-    with Server(tiny_model, *capacity(), "--api-key", "sesame") as server:
+    with Server(tiny_model, *capacity(), "--model-name", MODEL, "--api-key", "sesame") as server:
         for key, is_right in (("sesame", True), ("sesam", False)):
             with openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0) as client:
                 if is_right:
-                    assert client.completions.create(model="", prompt="a", max_tokens=1).choices
+                    assert client.completions.create(model=MODEL, prompt="a", max_tokens=1).choices
                 else:
                     with pytest.raises(openai.AuthenticationError):
-                        client.completions.create(model="", prompt="a", max_tokens=1)
+                        client.completions.create(model=MODEL, prompt="a", max_tokens=1)
 
 
 @pytest.mark.parametrize("num_at_once", [16])
@@ -208,7 +211,7 @@ def test_many_clients_at_once_get_the_same(server: Server, tiny_llm: LLM, num_at
         async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
             calls = [
                 client.chat.completions.create(
-                    model="", messages=MESSAGES, max_tokens=24, temperature=0.8, seed=1, stream=False
+                    model=MODEL, messages=MESSAGES, max_tokens=24, temperature=0.8, seed=1, stream=False
                 )
                 for _ in range(num_at_once)
             ]

@@ -16,6 +16,31 @@ import psutil
 from tests.integration.load.client import connect
 
 START_S = 60.0
+# What the tests look at, and its name in /metrics.
+METRICS = {
+    "waiting": "exactlm_queue_length",
+    "running": "exactlm_running_sequences",
+    "pages_used": "exactlm_kv_pages_used",
+    "preemptions": "exactlm_preemptions_total",
+    "cached": "exactlm_cached_tokens_total",
+    "accepted": "exactlm_accepted_tokens_total",
+}
+
+
+def capacity(
+    kv_tokens: int | None = None,
+    max_batch: int = 64,
+    chunk_tokens: int = 512,
+    prefix_cache: bool = True,
+    speculation: str = "none",
+    threads: int = 1,
+) -> list[str]:
+    """Command-line options of a capacity."""
+    options = ["--max-batch", str(max_batch), "--chunk-tokens", str(chunk_tokens), "--threads", str(threads)]
+    options += ["--speculation", speculation]
+    if kv_tokens is not None:
+        options += ["--kv-tokens", str(kv_tokens)]
+    return options if prefix_cache else [*options, "--no-prefix-cache"]
 
 
 class Server:
@@ -62,6 +87,12 @@ class Server:
     @property
     def resident_bytes(self) -> int:
         return int(psutil.Process(self._process.pid).memory_info().rss)
+
+    @property
+    def model_name(self) -> str:
+        """As the server calls it."""
+        (model,) = httpx.get(self.url + "/v1/models", timeout=30, trust_env=False).json()["data"]
+        return str(model["id"])
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics without labels, by name."""

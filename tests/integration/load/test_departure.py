@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from tests.integration.load.departure import depart, make_departures, wait_until_idle
@@ -16,6 +15,7 @@ from tests.integration.load.server import Server, capacity
 from tests.integration.load.workload import COMPLETION, Request
 
 NUM_DEPARTURES = 200
+GONE = 499  # the status of who left, in the log
 
 
 def find_phases(log: Path) -> Counter[str]:
@@ -23,9 +23,9 @@ def find_phases(log: Path) -> Counter[str]:
     phases: Counter[str] = Counter()
     for line in log.read_text("utf-8").splitlines():
         entry = json.loads(line)
-        if entry["status"] != 200 or "cancelled" in entry.get("finish_reasons", []):
-            timings = entry["timings"]
-            reached = [name for name in ("prefill", "first_token") if timings.get(name) is not None]
+        if entry["status"] == GONE:
+            timings = entry["exactlm"]["timings"]
+            reached = [name for name in ("prefill", "first_token") if timings[name] is not None]
             phases[{0: "queue", 1: "prefill", 2: "decode"}[len(reached)]] += 1
     return phases
 
@@ -44,7 +44,7 @@ def test_two_hundred_departures_leave_nothing_behind(
         0, 0, COMPLETION, {"prompt": "and so", "max_tokens": 40, "temperature": 1.0, "seed": 9, "logprobs": 0}
     )
     options = capacity(kv_tokens=1024, max_batch=6, chunk_tokens=16)
-    with Server(tiny_model, *options, "--log", str(log)) as server:
+    with Server(tiny_model, *options, "--request-log", str(log)) as server:
         departures = make_departures(leaving, NUM_DEPARTURES, longest_s=0.4)
         num_left, answers = asyncio.run(depart(server, departures, bystander, num_at_once=16))
         wait_until_idle(server)
