@@ -1,0 +1,147 @@
+"""exactlm serve: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from exactlm.cli.option import add_model
+from exactlm.engine.config import EngineConfig
+from exactlm.errors import ConfigError
+from exactlm.llm import LLM
+
+EPILOG = """examples:
+  exactlm serve smollm2
+  exactlm serve smollm2 --port 8080 --api-key-file keys.txt --request-log requests.jsonl
+  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+    -d '{"prompt": "The capital of France is", "max_tokens": 12}'
+
+environment: EXACTLM_API_KEY is a key that clients must send, if it is set.
+SIGTERM or Ctrl-C ends the server after the answers under way, a second one at once."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP, as OpenAI's API",
+        description="Serve a model over HTTP, as OpenAI's API.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(parser)
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="port; 0 for one that is free (default: 8000)"
+    )
+    parser.add_argument("--model-name", metavar="NAME", help="the model's name for clients (default: that of DIR)")
+    _add_access(parser)
+    _add_engine(parser)
+    _add_limits(parser)
+    parser.add_argument("--request-log", metavar="FILE", help="append one line of JSON for each request")
+    parser.add_argument("--log-text", action="store_true", help="write prompts and answers into the request log too")
+    parser.set_defaults(execute=execute)
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--api-key", action="append", default=[], metavar="KEY",
+        help="a key that clients must send; may be repeated; other users of this machine can see it",
+    )  # fmt: skip
+    parser.add_argument("--api-key-file", metavar="FILE", help="a file of such keys, one a line")
+    parser.add_argument(
+        "--cors-origin", action="append", default=[], metavar="ORIGIN",
+        help="let web pages of this origin use the server; may be repeated; * for all (default: none)",
+    )  # fmt: skip
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    """Capacity of the engine: none of these can change an answer."""
+    parser.add_argument(
+        "--max-batch", type=int, default=64, metavar="N", help="answers that advance together (default: 64)"
+    )
+    parser.add_argument(
+        "--chunk-tokens", type=int, default=512, metavar="N", help="tokens of a step at most (default: 512)"
+    )
+    parser.add_argument(
+        "--kv-tokens", type=int, metavar="N", help="tokens that the KV cache holds (default: a context, at least 65536)"
+    )
+    parser.add_argument("--no-prefix-cache", action="store_true", help="do not keep what prompts share")
+    parser.add_argument(
+        "--speculation", default="none", choices=("none", "ngram"),
+        help="ngram: decide several tokens in a step where the text repeats itself (default: none)",
+    )  # fmt: skip
+    parser.add_argument("--mlock", action="store_true", help="keep the weights in memory")
+    parser.add_argument(
+        "--warmup", type=int, default=1, metavar="N", help="blank inferences before the server is ready (default: 1)"
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    for name, default, letter, text in (
+        ("max-body-bytes", 8 << 20, "N", "bytes of a request at most"),
+        ("max-waiting", 1024, "N", "answers that may wait for a place in the batch"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default, metavar=letter, help=f"{text} (default: {default})")
+    for name, default, text in (
+        ("request-seconds", 600, "time that a request has, from its arrival to its last byte"),
+        ("read-seconds", 30, "time that a request's header has to arrive, and again its body"),
+        ("grace-seconds", 30, "time that answers under way have when the server is told to stop"),
+    ):
+        parser.add_argument(f"--{name}", type=float, default=default, metavar="S", help=f"{text} (default: {default})")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Runs the command."""
+    try:
+        from exactlm.server.auth import KeyRing, read_keys
+        from exactlm.server.limit import Limits
+        from exactlm.server.process import bind, serve, tell_address
+        from exactlm.server.request_log import RequestLog
+        from exactlm.server.service import ServerConfig, Service
+    except ImportError as error:
+        message = f"serving needs the extra `server` ({error}); install it: pip install 'exactlm[server]'"
+        raise ConfigError(message) from None
+    logging.basicConfig(level=logging.WARNING, format="exactlm serve: %(message)s")
+    limits = Limits(
+        max_body_bytes=options.max_body_bytes,
+        read_seconds=options.read_seconds,
+        request_seconds=options.request_seconds,
+        max_waiting=options.max_waiting,
+        grace_seconds=options.grace_seconds,
+    )
+    keys = [*options.api_key, *(read_keys(options.api_key_file) if options.api_key_file else [])]
+    if "EXACTLM_API_KEY" in os.environ:
+        keys.append(os.environ["EXACTLM_API_KEY"])
+    if options.log_text and not options.request_log:
+        raise ConfigError("--log-text is for the request log: give --request-log FILE too")
+    ring = KeyRing(keys)
+    bound = bind(options.host, options.port)
+    log = RequestLog(options.request_log, options.log_text) if options.request_log else None
+    name = options.model_name or Path(options.model).resolve().name
+    llm = open_engine(options)
+    config = ServerConfig(name, limits, ring, tuple(options.cors_origin), log)
+    ready = f"exactlm serve: {name} on {tell_address(bound)} ({llm.threads} threads, {llm.isa}, {llm.fingerprint:.16})"
+    serve(Service(llm, config, options.max_batch), bound, lambda: print(ready, file=sys.stderr, flush=True))
+    return 0
+
+
+def open_engine(options: argparse.Namespace) -> LLM:
+    """The model with the capacity asked for. Its limits are checked before it is read."""
+    EngineConfig(max_batch=options.max_batch, chunk_tokens=options.chunk_tokens, kv_tokens=options.kv_tokens)
+    return LLM(
+        options.model,
+        threads=options.threads,
+        isa=options.isa,
+        verify=options.verify,
+        max_batch=options.max_batch,
+        chunk_tokens=options.chunk_tokens,
+        kv_tokens=options.kv_tokens,
+        prefix_cache=not options.no_prefix_cache,
+        speculation=options.speculation,
+        mlock=options.mlock,
+        warmup=options.warmup,
+    )

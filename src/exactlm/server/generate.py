@@ -1,0 +1,163 @@
+"""The endpoint that generates, for either format: reads, submits, waits or streams, and cleans up however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
+
+from exactlm.server.answer_format import AnswerFormat, Asked
+from exactlm.server.errors import ApiError, make_error, make_field_error
+from exactlm.server.exchange import GONE_STATUS, Exchange
+from exactlm.server.json_body import parse_body
+from exactlm.server.reading import ClientGoneError, read_body, wait_for_disconnect
+from exactlm.server.reply import send_json
+from exactlm.server.service import Service
+from exactlm.server.stream import StreamWriter
+from exactlm.server.summary import make_extension, make_usage
+
+_LOG = logging.getLogger("exactlm.server")
+# After its time is over a request may write its end; a reader that takes nothing is cut off then.
+_LAST_SECONDS = 5.0
+
+
+class GenerateEndpoint:
+    """An ASGI application for POST, for one format."""
+
+    def __init__(self, service: Service, kind: type[AnswerFormat]) -> None:
+        self._service, self._kind = service, kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        service = self._service
+        exchange = Exchange(self._kind.endpoint, self._kind.id_prefix)
+        service.open(exchange)
+        try:
+            await self._answer(exchange, scope, receive, send)
+        except ClientGoneError:
+            exchange.status = GONE_STATUS
+        except asyncio.CancelledError:
+            exchange.status = exchange.status or GONE_STATUS
+            if not exchange.is_cut_off:
+                raise
+        finally:
+            service.close(exchange)
+
+    async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        service, writer = self._service, None
+        watch: asyncio.Task[None] | None = None
+        expiry = _Expiry(exchange, service.limits.request_seconds)
+        try:
+            service.check_ready()
+            service.room.check()
+            data = await read_body(scope, receive, service.limits)
+            watch = asyncio.create_task(_watch(exchange, receive))
+            asked = await service.run_aside(self._submit, exchange, data)
+            envelope = self._make_envelope(exchange)
+            if asked.is_streaming:
+                writer = StreamWriter(send, exchange, asked, envelope)
+                await writer.run()
+            else:
+                body = await self._make_whole(exchange, asked, envelope)
+                await send_json(send, 200, body, [(b"x-request-id", exchange.id.encode("ascii"))])
+            exchange.status = 200
+        except ClientGoneError:
+            raise
+        except Exception as problem:
+            error = exchange.error = make_error(problem)
+            exchange.status = error.status
+            if error.status == 500:
+                _LOG.error("request %s failed", exchange.id, exc_info=problem)
+            if writer is not None and writer.is_started:
+                await writer.send_error(error)
+            else:
+                await send_json(send, error.status, error.body, headers=error.headers)
+        finally:
+            expiry.cancel()
+            if watch is not None:
+                watch.cancel()
+
+    def _submit(self, exchange: Exchange, data: bytes) -> Asked:
+        """In a worker thread: from bytes to queued tickets."""
+        service = self._service
+        exchange.body = body = parse_body(data)
+        check_model(body, service.config.model_name)
+        try:
+            asked = self._kind.read(body, service.llm)
+        except ValidationError as error:
+            raise make_field_error(error, body) from None
+        exchange.params = asked.params
+        exchange.is_streaming = asked.is_streaming
+        exchange.wants_deltas = asked.is_streaming and not asked.format.is_whole
+        exchange.check()
+        exchange.reserve(service.room, asked.num_answers)
+        exchange.expect(len(asked.prompts))
+        exchange.attach(service.loop, service.loop.submit(asked.prompts, asked.params, exchange))
+        return asked
+
+    async def _make_whole(self, exchange: Exchange, asked: Asked, envelope: dict[str, Any]) -> bytes:
+        exchange.check()
+        while not exchange.is_done:
+            await exchange.wait()
+        exchange.outputs = [ticket.output() for ticket in exchange.tickets]
+        return await self._service.run_aside(_dump_whole, exchange, asked, envelope)
+
+    def _make_envelope(self, exchange: Exchange) -> dict[str, Any]:
+        service = self._service
+        return {
+            "id": exchange.id,
+            "object": self._kind.object,
+            "created": exchange.created,
+            "model": service.config.model_name,
+            "system_fingerprint": service.llm.fingerprint,
+        }
+
+
+def _dump_whole(exchange: Exchange, asked: Asked, envelope: dict[str, Any]) -> bytes:
+    whole = {
+        **envelope,
+        "choices": asked.format.make_choices(exchange.outputs),
+        "usage": make_usage(exchange),
+        "exactlm": make_extension(exchange),
+    }
+    return json.dumps(whole, allow_nan=False).encode("ascii")
+
+
+def check_model(body: dict[str, Any], name: str) -> None:
+    """ApiError 404 if the request names another model than the one served."""
+    asked = body.get("model")
+    if isinstance(asked, str) and asked != name:
+        message = f"the model {asked!r:.100} is not served here; this server has {name!r}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+
+
+async def _watch(exchange: Exchange, receive: Receive) -> None:
+    await wait_for_disconnect(receive)
+    exchange.fail(ClientGoneError())
+
+
+class _Expiry:
+    """Ends a request when its time is over, and what still writes it a little later."""
+
+    def __init__(self, exchange: Exchange, seconds: float) -> None:
+        self._exchange, self._seconds = exchange, seconds
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def cancel(self) -> None:
+        """The request has ended in time."""
+        self._timer.cancel()
+
+    def _expire(self) -> None:
+        message = f"the request was not finished within {self._seconds:g} seconds"
+        self._exchange.fail(ApiError(408, message, code="request_timeout", headers={"Connection": "close"}))
+        self._timer = asyncio.get_running_loop().call_later(_LAST_SECONDS, self._cut_off)
+
+    def _cut_off(self) -> None:
+        self._exchange.is_cut_off = True
+        if self._task is not None:
+            self._task.cancel()

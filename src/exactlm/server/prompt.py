@@ -1,0 +1,33 @@
+"""From what was asked to token ids that fit the model's context. Runs in worker threads."""
+
+from __future__ import annotations
+
+from exactlm.llm import LLM
+from exactlm.server.errors import ApiError
+
+
+def encode_text(llm: LLM, text: str, param: str) -> list[int]:
+    """The token ids of a prompt, as LLM.generate makes them. ApiError if there are none."""
+    ids = llm.tokenizer.encode(text)
+    if not ids:
+        message = f"{param} = {text!r:.60} has no tokens in this model's vocabulary; give at least one"
+        raise ApiError(400, message, param=param, code="invalid_value")
+    return ids
+
+
+def check_ids(llm: LLM, ids: list[int], param: str) -> None:
+    """ApiError names an id that is not the model's."""
+    limit = llm.config.num_tokens
+    if min(ids) < 0 or max(ids) >= limit:
+        index = next(i for i, token_id in enumerate(ids) if not 0 <= token_id < limit)
+        message = f"{param}[{index}] = {ids[index]} is not a token id of this model, which run from 0 to {limit - 1}"
+        raise ApiError(400, message, param=f"{param}[{index}]", code="invalid_value")
+
+
+def check_length(llm: LLM, num_prompt: int, max_tokens: int | None, param: str) -> None:
+    """ApiError with both sizes where prompt and answer do not fit the context together. Nothing is ever cut off."""
+    if num_prompt + (1 if max_tokens is None else max_tokens) > llm.context_tokens:
+        message = f"this model's context is {llm.context_tokens} tokens, but the prompt has {num_prompt}"
+        if max_tokens is not None:
+            message += f" and {max_tokens} are to be generated: {num_prompt + max_tokens} together"
+        raise ApiError(400, message, param=param, code="context_length_exceeded")

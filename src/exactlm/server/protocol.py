@@ -1,0 +1,72 @@
+"""HTTP connections with limits that uvicorn does not have: on the time and size of a request's header."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from exactlm.server.errors import ApiError
+
+MAX_HEADER_BYTES = 64 << 10
+
+
+def make_protocol(read_seconds: float) -> type[HttpToolsProtocol]:
+    """The protocol class for a server whose headers must arrive within `read_seconds`."""
+
+    class BoundedProtocol(HttpToolsProtocol):
+        """One connection."""
+
+        _header_timer: asyncio.TimerHandle | None = None
+        _header_bytes = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._begin_header()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._end_header()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self._header_timer is not None:
+                self._header_bytes += len(data)
+            super().data_received(data)
+            if self._header_timer is not None and self._header_bytes > MAX_HEADER_BYTES:
+                self._refuse(431, f"the header has more than {MAX_HEADER_BYTES} bytes")
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            if self._header_timer is None:
+                self._begin_header()
+
+        def on_headers_complete(self) -> None:
+            self._end_header()
+            super().on_headers_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(400, msg)
+
+        def _begin_header(self) -> None:
+            self._header_bytes = 0
+            self._header_timer = self.loop.call_later(read_seconds, self._expire)
+
+        def _end_header(self) -> None:
+            if self._header_timer is not None:
+                self._header_timer.cancel()
+                self._header_timer = None
+
+        def _expire(self) -> None:
+            self._refuse(408, f"the header did not arrive within {read_seconds:g} seconds")
+
+        def _refuse(self, status: int, message: str) -> None:
+            self._end_header()
+            if self.transport.is_closing():
+                return
+            if self.cycle is None or self.cycle.response_complete:
+                body = ApiError(status, message).body
+                head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\nconnection: close\r\n"
+                self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode("ascii") + body)
+            self.transport.close()
+
+    return BoundedProtocol
