@@ -5,11 +5,13 @@ Turns committed tokens into text; knows nothing of models or steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from exactlm.engine.sequence import Logprobs, Sequence, Timings
+from exactlm.prompt import ReadPrompt
+from exactlm.receipt import Receipt, make_receipt
 from exactlm.text.stop import StopMatcher
 from exactlm.text.stream import StreamDecoder
 from exactlm.text.tokenizer import Tokenizer
@@ -19,7 +21,8 @@ from exactlm.text.tokenizer import Tokenizer
 class CompletionOutput:
     """One answer. `finish_reason`: "stop", "length" or "cancelled"; `stop_reason`: the stop string or stop token id
     that ended it. `logprobs` has one id -> natural log for each token, if asked for. `digest` is the SHA-256 of
-    spec/numerics.md 11.3. `num_accepted_tokens`: how many were drafted by speculation."""
+    spec/numerics.md 11.3. `num_accepted_tokens`: how many were drafted by speculation. `receipt`: if asked for,
+    spec/receipts.md."""
 
     text: str
     token_ids: list[int]
@@ -29,6 +32,7 @@ class CompletionOutput:
     index: int = 0
     stop_reason: str | int | None = None
     num_accepted_tokens: int = field(default=0, compare=False)
+    receipt: Receipt | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ class Answer:
         return self._stop if self._stop is not None else self.sequence.stop_token
 
     def output(self) -> CompletionOutput:
+        """What has been handed out so far."""
         s = self.sequence
         return CompletionOutput(
             self.text,
@@ -130,17 +135,19 @@ class Ticket:
 
     def __init__(
         self,
-        prompt: str | None,
+        prompt: ReadPrompt,
         answers: list[Answer],
         turn: Callable[[], AbstractContextManager[None]],
         drop: Callable[[list[Answer]], None],
+        identity: Mapping[str, str | None] | None = None,
     ) -> None:
+        """turn: a context in which no step runs. identity: of the model, if receipts are to be made."""
         self.prompt, self.answers = prompt, answers
-        self._turn, self._drop = turn, drop
+        self._turn, self._drop, self._identity = turn, drop, identity
 
     @property
     def prompt_token_ids(self) -> list[int]:
-        return self.answers[0].sequence.prompt_ids
+        return self.prompt.token_ids
 
     @property
     def seed(self) -> int | None:
@@ -176,11 +183,25 @@ class Ticket:
         first = self.answers[0].sequence
         scored = first.params.prompt_logprobs is not None
         return RequestOutput(
-            self.prompt,
-            first.prompt_ids,
-            [a.output() for a in self.answers],
+            self.prompt.text,
+            self.prompt.token_ids,
+            [replace(a.output(), receipt=self._receipt(a)) for a in self.answers],
             self.seed,
             [None, *first.prompt_logprobs] if scored else None,
             first.num_reused,
             self.timings,
         )
+
+    def _receipt(self, answer: Answer) -> Receipt | None:
+        s = answer.sequence
+        if self._identity is None or s.digest.steps is None or not answer.is_done:
+            return None
+        o = answer.output()
+        output = {
+            "token_ids": o.token_ids,
+            "text": o.text,
+            "finish_reason": o.finish_reason,
+            "stop_reason": o.stop_reason,
+            "digest": o.digest,
+        }
+        return make_receipt(self._identity, self.prompt, s.params, s.max_tokens, s.choice, output, s.digest.steps)

@@ -48,5 +48,9 @@ class InterruptedStepError(ExactlmError):
     """A step of the engine was interrupted (Ctrl-C, an error outside exactlm); its requests have no answer."""
 
 
+class ReceiptError(ExactlmError):
+    """A receipt is malformed, altered, or not signed as it should be."""
+
+
 class NumericError(ExactlmError):
     """A NaN or infinity reached a place where the spec forbids it; names the step or tensor."""

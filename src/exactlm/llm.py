@@ -20,23 +20,21 @@ from exactlm.engine.config import EngineConfig
 from exactlm.engine.engine import Engine
 from exactlm.engine.plain import generate_plain
 from exactlm.engine.sampling_params import SamplingParams
+from exactlm.engine.sequence import DraftSource
 from exactlm.engine.sequence import Sequence as Request
 from exactlm.engine.stats import EngineStats
-from exactlm.errors import ConfigError, FormatError, RequestError, TemplateError
+from exactlm.errors import ConfigError, FormatError, RequestError
 from exactlm.format.memory_lock import lock_tensors
 from exactlm.format.reader import ModelDirectory, open_model
 from exactlm.kernels.select import select_kernels
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import Decoder
 from exactlm.models.weights import load_weights
-from exactlm.text.chat import render_chat
+from exactlm.prompt import Messages, Prompt, ReadPrompt, as_ids, as_list, as_params, read_chat, read_prompt
 from exactlm.text.guide import Guide, GuideFactory
 from exactlm.text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "CompletionOutput", "RequestOutput", "StreamDelta", "Ticket"]
-
-Prompt = str | Sequence[int]
-Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
@@ -81,6 +79,7 @@ class LLM:
             )
         directory.check_unchanged()
         self.fingerprint = directory.fingerprint
+        self.identity = _identify(directory)
         self.isa, self.threads = kernels.isa, kernels.num_threads
         if mlock:
             lock_tensors(directory.tensors)
@@ -101,16 +100,19 @@ class LLM:
         return self._engine.context_tokens
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        receipt: bool = False,
     ) -> list[RequestOutput]:
         """Answers of prompts (texts or lists of token ids), in their order, run together in shared steps.
 
-        params: one for all or one for each; None for the defaults. Raises RequestError, CapacityError, NumericError;
-        then nothing is left running.
+        params: one for all or one for each; None for the defaults. receipt: make one for each answer
+        (spec/receipts.md). Raises RequestError, CapacityError, NumericError; then nothing is left running.
         """
-        many = [self._read_prompt(p) for p in _as_list(prompts)]
-        each = _as_params(params, len(many))
-        made = [self._prepare(text, ids, p) for (text, ids), p in zip(many, each, strict=True)]
+        many = [read_prompt(self.tokenizer, p) for p in as_list(prompts)]
+        each = as_params(params, len(many))
+        made = [self._prepare(prompt, p, receipt) for prompt, p in zip(many, each, strict=True)]
         try:
             for ticket in made:
                 self._submit(ticket)
@@ -128,8 +130,8 @@ class LLM:
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamDelta]:
         """The answer of one prompt in pieces; the pieces' texts joined are the text that generate gives. With n > 1
         the pieces of the answers come mixed, each with its index. Closing the iterator cancels."""
-        (given,) = _as_params(params, 1)
-        ticket = self._prepare(*self._read_prompt(prompt), given)
+        (given,) = as_params(params, 1)
+        ticket = self._prepare(read_prompt(self.tokenizer, prompt), given)
         try:
             self._submit(ticket)
             while not ticket.is_done:
@@ -140,10 +142,21 @@ class LLM:
         finally:
             ticket.cancel()
 
-    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Ticket:
-        """Queues a request for whoever calls step(), and returns at once. Raises RequestError, CapacityError."""
-        (given,) = _as_params(params, 1)
-        ticket = self._prepare(*self._read_prompt(prompt), given)
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        receipt: bool = False,
+        drafters: Sequence[DraftSource] = (),
+        choice: int = 0,
+    ) -> Ticket:
+        """Queues a request for whoever calls step(), and returns at once. Raises RequestError, CapacityError.
+
+        drafters: one for each answer, instead of the engine's own; no draft can change an answer. choice: index of
+        the first answer.
+        """
+        (given,) = as_params(params, 1)
+        ticket = self._prepare(read_prompt(self.tokenizer, prompt), given, receipt, drafters, choice)
         self._submit(ticket)
         return ticket
 
@@ -166,8 +179,8 @@ class LLM:
     def generate_plain(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestOutput:
         """What generate gives, made alone by the plainest loop: token by token, without scheduler, prefix cache or
         drafts, and with the NumPy sampler. Slow; for checking the engine against."""
-        (given,) = _as_params(params, 1)
-        ticket = self._prepare(*self._read_prompt(prompt), given)
+        (given,) = as_params(params, 1)
+        ticket = self._prepare(read_prompt(self.tokenizer, prompt), given)
         if given.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs: not available here; use score()")
         with self._turn():
@@ -193,11 +206,25 @@ class LLM:
         self,
         messages: Messages | Sequence[Messages],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        receipt: bool = False,
     ) -> list[RequestOutput]:
         """Answers of one conversation or several: messages of {"role": .., "content": ..}, rendered by the model's
         chat template."""
         many = [messages] if not messages or isinstance(messages[0], Mapping) else messages
-        return self.generate([self.chat_ids(m) for m in many], params)  # type: ignore[arg-type]
+        return self.generate([self.read_chat(m) for m in many], params, receipt)  # type: ignore[arg-type]
+
+    def read_chat(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> ReadPrompt:
+        """A conversation as a prompt; control tokens come from the template only, never from the messages' content.
+
+        tools, template_kwargs: what the template is told besides. RequestError for a bad message, TemplateError.
+        """
+        return read_chat(self.tokenizer, messages, tools, add_generation_prompt, template_kwargs)
 
     def chat_ids(
         self,
@@ -206,31 +233,18 @@ class LLM:
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a conversation; control tokens come from the template only, never from the messages' content.
-
-        tools, template_kwargs: what the template is told besides. RequestError for a bad message, TemplateError.
-        """
-        if self.tokenizer.chat_template is None:
-            raise TemplateError("this model has no chat template; use generate() with a prompt of your own")
-        rendered = render_chat(
-            self.tokenizer.chat_template,
-            messages,
-            special_tokens=self.tokenizer.special_tokens,
-            add_generation_prompt=add_generation_prompt,
-            tools=tools,
-            template_kwargs=template_kwargs,
-        )
-        return self.tokenizer.encode_segments(rendered.segments)
+        """The token ids of read_chat."""
+        return self.read_chat(messages, tools, add_generation_prompt, template_kwargs).token_ids
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [T, V], the exact bits, of every position of a sequence of T token ids."""
-        ids = _as_ids(token_ids)
+        ids = as_ids(token_ids)
         with self._turn():
             return np.concatenate([block.copy() for block in self._engine.prompt_logits(ids)])
 
     def score(self, token_ids: Sequence[int]) -> list[float | None]:
         """Log-probability (natural) of every token given those before it; None for the first. spec/numerics.md 10.4."""
-        ids = _as_ids(token_ids)
+        ids = as_ids(token_ids)
         scores: list[float | None] = [None]
         with self._turn():
             for block in self._engine.prompt_logits(ids):
@@ -238,26 +252,26 @@ class LLM:
                     scores.append(float(row[ids[len(scores)]]))
         return scores
 
-    def _read_prompt(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """(text if it was one, token ids). Outside the lock: an iterator of ids may itself use this model."""
-        if not isinstance(prompt, str):
-            return None, _as_ids(prompt)
-        ids = self.tokenizer.encode(prompt)
-        if not ids:
-            raise RequestError(f"the prompt {prompt!r:.60} has no tokens in this model's vocabulary; give at least one")
-        return prompt, ids
-
-    def _prepare(self, text: str | None, ids: list[int], params: SamplingParams) -> Ticket:
+    def _prepare(
+        self,
+        prompt: ReadPrompt,
+        params: SamplingParams,
+        receipt: bool = False,
+        drafters: Sequence[DraftSource] = (),
+        first_choice: int = 0,
+    ) -> Ticket:
         """A request that is not yet submitted. RequestError, CapacityError."""
-        self._engine.check(ids, params)
+        self._engine.check(prompt.token_ids, params)
         params = params.seeded()
         answers: list[Answer] = []
         guide = self._make_guide(params) if params.is_guided else None
-        for choice in range(params.n):
+        for i in range(params.n):
             leader = answers[0].sequence if answers else None
             fork = guide.fork() if guide is not None else None
-            answers.append(Answer(self.tokenizer, self._engine.make(ids, params, choice, leader, fork)))
-        return Ticket(text, answers, self._turn, self._drop)
+            drafter, choice = drafters[i] if drafters else None, first_choice + i
+            sequence = self._engine.make(prompt.token_ids, params, choice, leader, fork, receipt, drafter)
+            answers.append(Answer(self.tokenizer, sequence))
+        return Ticket(prompt, answers, self._turn, self._drop, self.identity if receipt else None)
 
     def _make_guide(self, params: SamplingParams) -> Guide:
         if self._guides is None:
@@ -298,38 +312,24 @@ class LLM:
             self._engine.cancel(self._dropped.popleft())
 
 
+def _identify(directory: ModelDirectory) -> dict[str, str | None]:
+    """The member `model` of a receipt: spec/receipts.md 2."""
+    files = directory.manifest["files"]
+    template = files.get("chat_template.jinja")
+    return {
+        "fingerprint": directory.fingerprint,
+        "model": directory.model_digest,
+        "tokenizer": files["tokenizer.json"]["sha256"],
+        "text": files["text.json"]["sha256"],
+        "template": template["sha256"] if template else None,
+        "adapter": None,
+    }
+
+
 def _check_digests(directory: ModelDirectory) -> None:
     for name, is_sound in directory.verify():
         if not is_sound:
             raise FormatError(f"{directory.path}: {name} is not what manifest.json says; convert the checkpoint again")
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, (bytes, Mapping, set, frozenset)) or not hasattr(prompts, "__iter__"):
-        raise RequestError(f"prompts must be texts or lists of token ids, not {type(prompts).__name__}")
-    items: list[Any] = list(prompts)
-    return [items] if items and isinstance(items[0], (int, np.integer)) else items
-
-
-def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if isinstance(params, (str, Mapping)) or not all(isinstance(p, SamplingParams) for p in params):
-        raise RequestError(
-            f"sampling parameters must be a SamplingParams or a list of them, not {type(params).__name__}"
-        )
-    if len(params) != count:
-        raise RequestError(f"{len(params)} sampling parameters for {count} prompts: give one for all or one for each")
-    return list(params)
-
-
-def _as_ids(prompt: object) -> list[int]:
-    """Token ids as Python integers; what is not an integer is left for the engine to name."""
-    if isinstance(prompt, (bytes, Mapping)) or not hasattr(prompt, "__iter__"):
-        raise RequestError(f"a prompt must be a text or a list of token ids, not {type(prompt).__name__}")
-    return [int(i) if isinstance(i, np.integer) else i for i in prompt]
 
 
 def _give_back_freed_memory() -> None:

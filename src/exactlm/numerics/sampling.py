@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from exactlm.errors import NumericError
 from exactlm.numerics.activation import exp2
 
+SAMPLING_VERSION = 1  # of spec/sampling.md
 LOG2E_F64 = float.fromhex("0x1.71547652b82fep+0")
 ONE_Q40 = 1 << 40
 

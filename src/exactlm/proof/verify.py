@@ -1,0 +1,220 @@
+"""Checks receipts against a model: computes every answer again, all its tokens in a few wide steps, and names the first
+thing that differs. spec/receipts.md 5.
+
+The claimed tokens are drafts: what the engine keeps of them is exactly what it would have answered. So checking is a
+prefill, not a decode, and nothing here knows the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from exactlm.answer import Ticket
+from exactlm.errors import ExactlmError, ReceiptError, RequestError
+from exactlm.llm import LLM
+from exactlm.numerics import SPEC_VERSION
+from exactlm.numerics.sampling import SAMPLING_VERSION
+from exactlm.prompt import ReadPrompt
+from exactlm.receipt import RECEIPT_VERSION, Receipt, describe_params, digest_of, read_params
+from exactlm.signature import check_signature
+
+WINDOW = 64  # receipts under way at a time
+
+MEMBERS: dict[str, set[str]] = {
+    "": {"receipt_version", "spec", "model", "request", "sampling", "output", "steps", "digest", "signature"},
+    "spec": {"numerics", "sampling"},
+    "model": {"fingerprint", "model", "tokenizer", "text", "template", "adapter"},
+    "request": {"text", "chat", "prompt_token_ids"},
+    "output": {"token_ids", "text", "finish_reason", "stop_reason", "digest"},
+}
+CHAT_MEMBERS = {"messages", "tools", "add_generation_prompt", "template_kwargs", "clock"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one receipt. `differs`: None if it is identical, else the first thing of spec/receipts.md 5
+    that is not: "form", "digest", "signature", "spec", "model", "request", "steps", "token_ids", "finish_reason",
+    "stop_reason", "text" or "output.digest"; `position`: at which generated token, from 0, where that makes sense;
+    `reason`: found and expected, for people."""
+
+    index: int
+    differs: str | None = None
+    position: int | None = None
+    reason: str = ""
+
+    @property
+    def is_identical(self) -> bool:
+        return self.differs is None
+
+
+class MismatchError(ReceiptError):
+    def __init__(self, differs: str, reason: str, position: int | None = None) -> None:
+        super().__init__(reason)
+        self.differs, self.position = differs, position
+
+
+class ClaimedAnswer:
+    """Drafts what a receipt says that the answer was."""
+
+    def __init__(self, num_prompt: int, token_ids: list[int]) -> None:
+        self._num_prompt, self._token_ids = num_prompt, token_ids
+
+    def propose(self, ids: list[int], limit: int) -> list[int]:
+        done = len(ids) - self._num_prompt
+        return self._token_ids[done : done + limit]
+
+    def learn(self, num_drafted: int, num_accepted: int) -> None:
+        pass  # a claim does not get better
+
+
+def verify_receipts(
+    llm: LLM, receipts: Sequence[Receipt], needs_signature: bool = False, public_key: str | None = None
+) -> Iterator[Verdict]:
+    """A verdict for each receipt, in the order in which they are done.
+
+    needs_signature: an unsigned receipt fails. public_key: hexadecimal; a receipt that another key signed fails.
+    """
+    waiting = list(enumerate(receipts))[::-1]
+    running: list[tuple[int, Receipt, Ticket]] = []
+    while waiting or running:
+        while waiting and len(running) < WINDOW:
+            index, receipt = waiting.pop()
+            try:
+                check_claim(receipt, llm, needs_signature, public_key)
+                running.append((index, receipt, _submit(llm, receipt)))
+            except MismatchError as error:
+                yield Verdict(index, error.differs, error.position, str(error))
+        llm.step()
+        for entry in list(running):
+            index, receipt, ticket = entry
+            try:
+                ticket.poll()
+                if not ticket.is_done:
+                    continue
+                _compare(receipt, ticket)
+                verdict = Verdict(index)
+            except MismatchError as error:
+                verdict = Verdict(index, error.differs, error.position, str(error))
+            except ExactlmError as error:
+                verdict = Verdict(index, "steps", len(ticket.answers[0].sequence.output_ids), str(error))
+            running.remove(entry)
+            yield verdict
+
+
+def check_claim(receipt: Receipt, llm: LLM, needs_signature: bool, public_key: str | None) -> None:
+    """Checks 1 to 5: all that needs no computing."""
+    _check_form(receipt)
+    if receipt["digest"] != digest_of(receipt):
+        raise MismatchError(
+            "digest", f"the receipt was altered: its digest is {digest_of(receipt)}, it says {receipt['digest']}"
+        )
+    if receipt["signature"] is not None or needs_signature or public_key is not None:
+        try:
+            check_signature(receipt, public_key)
+        except ReceiptError as error:
+            raise MismatchError("signature", str(error)) from None
+    ours = {"numerics": SPEC_VERSION, "sampling": SAMPLING_VERSION}
+    if receipt["spec"] != ours:
+        raise MismatchError("spec", f"made by the spec {receipt['spec']}, this is {ours}")
+    for name, value in llm.identity.items():
+        if receipt["model"][name] != value:
+            raise MismatchError("model", f"model.{name} is {value}, the receipt says {receipt['model'][name]}")
+
+
+def _check_form(receipt: Receipt) -> None:
+    for name, members in MEMBERS.items():
+        value = receipt if name == "" else receipt[name]
+        if not isinstance(value, dict):
+            raise MismatchError("form", f"{name} is not an object")
+        if odd := sorted(members ^ set(value)):
+            kind = "unknown" if odd[0] in value else "missing"
+            raise MismatchError("form", f"{name + '.' if name else ''}{odd[0]} is {kind}")
+    if receipt["receipt_version"] != RECEIPT_VERSION:
+        raise MismatchError(
+            "form", f"receipt_version is {receipt['receipt_version']!r:.60}, this reads {RECEIPT_VERSION}"
+        )
+    chat, output = receipt["request"]["chat"], receipt["output"]
+    if chat is not None and (not isinstance(chat, dict) or set(chat) != CHAT_MEMBERS):
+        raise MismatchError("form", f"request.chat must be null or have {', '.join(sorted(CHAT_MEMBERS))}")
+    lists = {
+        "request.prompt_token_ids": receipt["request"]["prompt_token_ids"],
+        "output.token_ids": output["token_ids"],
+    }
+    for name, ids in lists.items():
+        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 1 << 31 for i in ids):
+            raise MismatchError("form", f"{name} is not a list of token ids")
+    steps = receipt["steps"]
+    if not isinstance(steps, list) or len(steps) != len(output["token_ids"]):
+        raise MismatchError("form", "steps must have one digest for each token of output.token_ids")
+    try:
+        params, choice = read_params(receipt["sampling"])
+    except (RequestError, ReceiptError) as error:
+        raise MismatchError("form", str(error)) from None
+    if params.max_tokens is None or describe_params(params, params.max_tokens, choice) != receipt["sampling"]:
+        raise MismatchError("form", "sampling is not as spec/receipts.md 2 writes it")
+
+
+def _submit(llm: LLM, receipt: Receipt) -> Ticket:
+    """Check 6, and the claimed answer on its way."""
+    request, claimed = receipt["request"], receipt["output"]["token_ids"]
+    params, choice = read_params(receipt["sampling"])
+    try:
+        prompt = _read_request(llm, request)
+        drafter = ClaimedAnswer(len(prompt.token_ids), claimed)
+        ticket = llm.submit(prompt, params, receipt=True, drafters=[drafter], choice=choice)
+    except ExactlmError as error:
+        raise MismatchError("request", str(error)) from None
+    answer = ticket.answers[0]
+
+    def is_over(token: int) -> bool:
+        """Ends a replay that has left the claimed answer: what follows is of no use."""
+        at = len(answer.sequence.output_ids) - 1
+        return answer.take(token) or at >= len(claimed) or token != claimed[at]
+
+    answer.sequence.is_ended_by = is_over
+    return ticket
+
+
+def _read_request(llm: LLM, request: dict[str, Any]) -> ReadPrompt:
+    ids, text, chat = request["prompt_token_ids"], request["text"], request["chat"]
+    if text is not None and chat is not None:
+        raise MismatchError("request", "both text and chat are given")
+    prompt = ReadPrompt(ids)
+    if text is not None:
+        prompt = ReadPrompt(llm.tokenizer.encode(text), text)
+    elif chat is not None:
+        known = {key: chat[key] for key in ("tools", "add_generation_prompt", "template_kwargs")}
+        prompt = llm.read_chat(chat["messages"], **known)
+        if prompt.conversation is None or prompt.conversation.clock != chat["clock"]:
+            raise MismatchError(
+                "request", f"the template was told {chat['clock']!r:.60} as the time, here it is another"
+            )
+    if prompt.token_ids != ids:
+        at = next((i for i, (a, b) in enumerate(zip(prompt.token_ids, ids, strict=False)) if a != b), -1)
+        where = f"at token {at}" if at >= 0 else f"in length: {len(prompt.token_ids)}, not {len(ids)}"
+        raise MismatchError("request", f"the prompt gives other token ids than prompt_token_ids, {where}")
+    return prompt
+
+
+def _compare(receipt: Receipt, ticket: Ticket) -> None:
+    """Checks 7 to 10."""
+    sequence, claimed = ticket.answers[0].sequence, receipt["output"]
+    steps, ids = sequence.digest.steps or [], claimed["token_ids"]
+    for k, (found, token) in enumerate(zip(steps, sequence.output_ids, strict=True)):
+        if k >= len(ids):
+            raise MismatchError("token_ids", f"the answer goes on with token {token} where the receipt ends", k)
+        if found != (said := receipt["steps"][k]):
+            raise MismatchError("steps", f"the logits of token {k} are others: {found}, not {said!r:.80}", k)
+        if token != ids[k]:
+            raise MismatchError("token_ids", f"token {k} is {token}, the receipt says {ids[k]}", k)
+    output = ticket.answers[0].output()
+    if (end := len(output.token_ids)) < len(ids):
+        raise MismatchError("token_ids", f"the answer ends after {end} tokens, the receipt has {len(ids)}", end)
+    for name in ("finish_reason", "stop_reason", "text"):
+        if getattr(output, name) != claimed[name]:
+            reason = f"{name} is {getattr(output, name)!r:.100}, the receipt says {claimed[name]!r:.100}"
+            raise MismatchError(name, reason)
+    if output.digest != (said := claimed["digest"]):
+        raise MismatchError("output.digest", f"output.digest is {output.digest}, the receipt says {said!r:.80}")

@@ -1,0 +1,151 @@
+"""Receipts: what was asked of which model and what it answered, in a form that can be checked later. spec/receipts.md.
+
+Knows plain values, the canonical form and signatures; no models, no engine. Needs the extra `proof`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from exactlm.engine.sampling_params import SamplingParams
+from exactlm.errors import ConfigError, ReceiptError
+from exactlm.numerics import SPEC_VERSION
+from exactlm.numerics.sampling import SAMPLING_VERSION
+from exactlm.prompt import ReadPrompt
+
+RECEIPT_VERSION = 1
+SIGNED_PREFIX = b"exactlm-receipt-1\0"
+Receipt = dict[str, Any]
+
+
+def make_receipt(
+    identity: Mapping[str, str | None],
+    prompt: ReadPrompt,
+    params: SamplingParams,
+    max_tokens: int,
+    choice: int,
+    output: Mapping[str, Any],
+    steps: list[str],
+) -> Receipt:
+    """A receipt without a signature. ReceiptError if the request holds what JSON cannot say."""
+    receipt: Receipt = {
+        "receipt_version": RECEIPT_VERSION,
+        "spec": {"numerics": SPEC_VERSION, "sampling": SAMPLING_VERSION},
+        "model": dict(identity),
+        "request": {
+            "text": prompt.text,
+            "chat": prompt.conversation.to_dict() if prompt.conversation else None,
+            "prompt_token_ids": prompt.token_ids,
+        },
+        "sampling": describe_params(params, max_tokens, choice),
+        "output": dict(output),
+        "steps": steps,
+    }
+    # What is not exactly a JSON value (a tuple, an integral float) becomes what a reader will find.
+    receipt = json.loads(canonical(receipt))
+    return {**receipt, "digest": digest_of(receipt), "signature": None}
+
+
+def describe_params(params: SamplingParams, max_tokens: int, choice: int) -> dict[str, Any]:
+    """The member `sampling`."""
+    p = params
+    schema = json.dumps(p.json_schema) if isinstance(p.json_schema, (Mapping, bool)) else p.json_schema
+    return {
+        "choice": choice,
+        "temperature": p.temperature,
+        "top_k": p.top_k,
+        "top_p": p.top_p,
+        "min_p": p.min_p,
+        "repetition_penalty": p.repetition_penalty,
+        "presence_penalty": p.presence_penalty,
+        "frequency_penalty": p.frequency_penalty,
+        "logit_bias": {str(i): b for i, b in p.bias},
+        "seed": None if p.seed is None else str(p.seed),
+        "max_tokens": max_tokens,
+        "stop": list(p.stop),
+        "stop_token_ids": list(p.stop_token_ids),
+        "ignore_eos": p.ignore_eos,
+        "json_schema": schema,
+        "regex": p.regex,
+        "grammar": p.grammar,
+    }
+
+
+def read_params(sampling: Mapping[str, Any]) -> tuple[SamplingParams, int]:
+    """Parameters and choice index of a member `sampling`. RequestError or ReceiptError for a bad value."""
+    values = dict(sampling)
+    choice = values.pop("choice", None)
+    if not isinstance(choice, int) or isinstance(choice, bool) or not 0 <= choice < 128:
+        raise ReceiptError(f"sampling.choice={choice!r:.60}: not a choice index")
+    try:
+        seed = values.pop("seed")
+        values["seed"] = None if seed is None else int(seed)
+        values["logit_bias"] = {int(i): b for i, b in values.pop("logit_bias").items()}
+        return SamplingParams(**values), choice
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ReceiptError(f"sampling: {error}") from None
+
+
+def canonical(value: Any) -> bytes:
+    """RFC 8785. ReceiptError for what it cannot hold; ConfigError if its library is not installed."""
+    try:
+        import rfc8785
+    except ImportError:
+        raise ConfigError('receipts need the package rfc8785: pip install "exactlm[proof]"') from None
+    try:
+        return bytes(rfc8785.dumps(value))
+    except (rfc8785.CanonicalizationError, RecursionError, UnicodeEncodeError) as error:
+        raise ReceiptError(f"not a value of RFC 8785: {error}") from None
+
+
+def digest_of(receipt: Mapping[str, Any]) -> str:
+    """Clause 1.2."""
+    rest = {key: value for key, value in receipt.items() if key not in ("digest", "signature")}
+    return hashlib.sha256(canonical(rest)).hexdigest()
+
+
+def read_receipts(path: str | Path) -> list[Receipt]:
+    """The receipts of a file: one JSON object, or one on each line. ReceiptError names file and line."""
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReceiptError(f"{path}: cannot be read: {error}") from None
+    try:
+        return [_as_object(f"{path}", _load(content))]
+    except json.JSONDecodeError as error:
+        lines = [(i, line) for i, line in enumerate(content.splitlines(), 1) if line.strip()]
+        if len(lines) < 2:
+            raise ReceiptError(f"{path}: not JSON: {error}") from None
+    receipts = []
+    for number, line in lines:
+        try:
+            receipts.append(_as_object(f"{path}:{number}", _load(line)))
+        except json.JSONDecodeError as error:
+            raise ReceiptError(f"{path}:{number}: not JSON: {error}") from None
+    return receipts
+
+
+def _load(text: str) -> Any:
+    def refuse(name: str) -> None:
+        raise ReceiptError(f"{name} is not a JSON number")
+
+    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) != len(keys):
+            raise ReceiptError(f"member {max(keys, key=keys.count)!r:.60} stands twice in an object")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=check)
+    except RecursionError:
+        raise ReceiptError("nested too deeply") from None
+
+
+def _as_object(where: str, value: Any) -> Receipt:
+    if not isinstance(value, dict):
+        raise ReceiptError(f"{where}: not a JSON object")
+    return value
