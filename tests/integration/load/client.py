@@ -60,14 +60,16 @@ async def ask(client: httpx.AsyncClient, request: Request) -> Answer:
 
 
 async def leave(client: httpx.AsyncClient, request: Request, after_s: float, after_events: int | None = None) -> bool:
-    """Asks, and hangs up after so many seconds or events of the stream, whichever is first; True if it did."""
+    """Asks, and hangs up after so many seconds or events of the stream, whichever is first; True if it did.
+    A refusal or a broken connection is raised: httpx.HTTPError."""
 
     async def listen() -> None:
         if not request.is_streaming:
-            await client.post(request.path, json=request.body)
+            (await client.post(request.path, json=request.body)).raise_for_status()
             return
         seen = 0
         async with client.stream("POST", request.path, json=request.body) as response:
+            response.raise_for_status()
             async for _ in read_events(response):
                 seen += 1
                 if seen == after_events:
@@ -75,7 +77,7 @@ async def leave(client: httpx.AsyncClient, request: Request, after_s: float, aft
 
     try:
         await asyncio.wait_for(listen(), after_s)
-    except (TimeoutError, asyncio.TimeoutError, httpx.HTTPError):
+    except (TimeoutError, asyncio.TimeoutError):
         return True
     return False
 

@@ -45,15 +45,14 @@ async def depart(
     """Runs all departures, `num_at_once` together: how many left before the end, and the bystander's answers, who
     asks again and again meanwhile."""
     waiting, is_over = list(reversed(departures)), False
-    num_left, answers = 0, list[Answer]()
+    left, answers = list[bool](), list[Answer]()
 
     async with connect(server.url) as client:
 
         async def come_and_go() -> None:
-            nonlocal num_left
             while waiting:
                 one = waiting.pop()
-                num_left += await leave(client, one.request, one.after_s, one.after_events)
+                left.append(await leave(client, one.request, one.after_s, one.after_events))
 
         async def stay() -> None:
             while not is_over:
@@ -63,7 +62,7 @@ async def depart(
         await asyncio.gather(*(come_and_go() for _ in range(num_at_once)))
         is_over = True
         await staying
-    return num_left, answers
+    return sum(left), answers
 
 
 def wait_until_idle(server: Server) -> dict[str, float]:

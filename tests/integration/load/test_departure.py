@@ -34,12 +34,17 @@ def test_two_hundred_departures_leave_nothing_behind(
     tiny_model: Path, tiny_reference: Reference, tiny_requests: Sequence[Request], tmp_path: Path
 ) -> None:
     llm, log = tiny_reference.llm, tmp_path / "log.jsonl"
-    text = "the thing and then another one, " * 40
-    bodies = [
-        {"prompt": llm.tokenizer.encode(text)[: 40 + 30 * i], "max_tokens": 100, "ignore_eos": True, "temperature": t}
-        for i, t in enumerate([0, 1.0, 0, 1.5, 0, 0.7, 0, 1.0])
+    ids = llm.tokenizer.encode("the thing and then another one, " * 40)
+    settings = {"max_tokens": 100, "ignore_eos": True}
+    leaving = [  # other beginnings, so that each is computed: between 40 and 340 tokens
+        Request(
+            i,
+            0,
+            COMPLETION,
+            {**settings, "prompt": ids[i : i + 40 + 50 * (i % 7)], "temperature": i % 3 / 2, "n": 1 + i % 2, "seed": i},
+        )
+        for i in range(NUM_DEPARTURES)
     ]
-    leaving = [Request(i, 0, COMPLETION, {**body, "n": 1 + i % 2, "seed": i}) for i, body in enumerate(bodies)]
     bystander = Request(
         0, 0, COMPLETION, {"prompt": "and so", "max_tokens": 40, "temperature": 1.0, "seed": 9, "logprobs": 0}
     )
