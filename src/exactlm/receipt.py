@@ -75,8 +75,10 @@ def describe_params(params: SamplingParams, max_tokens: int, choice: int) -> dic
     }
 
 
-def read_params(sampling: Mapping[str, Any]) -> tuple[SamplingParams, int]:
+def read_params(sampling: object) -> tuple[SamplingParams, int]:
     """Parameters and choice index of a member `sampling`. RequestError or ReceiptError for a bad value."""
+    if not isinstance(sampling, Mapping):
+        raise ReceiptError("sampling is not an object")
     values = dict(sampling)
     choice = values.pop("choice", None)
     if not isinstance(choice, int) or isinstance(choice, bool) or not 0 <= choice < 128:

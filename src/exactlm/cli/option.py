@@ -16,6 +16,11 @@ from exactlm.llm import LLM
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model directory, and how to run it."""
     parser.add_argument("model", metavar="DIR", help="a model directory made by `exactlm convert`")
+    add_capacity(parser)
+
+
+def add_capacity(parser: argparse.ArgumentParser) -> None:
+    """How to run a model."""
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads to use; cannot change the answer (default: all processors)"
     )

@@ -1,0 +1,204 @@
+"""A receipt is confirmed by any engine setting, and whatever is changed in it is caught and named."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exactlm import LLM, SamplingParams
+from exactlm.errors import ReceiptError
+from exactlm.kernels.select import available_isas
+from exactlm.proof.verify import Verdict, verify_receipts
+from exactlm.receipt import Receipt, canonical, digest_of, read_receipts
+from exactlm.signature import check_signature, read_key, sign, write_key
+
+
+def check(llm: LLM, receipt: Receipt) -> Verdict:
+    (verdict,) = verify_receipts(llm, [receipt])
+    return verdict
+
+
+def test_every_kind_of_answer_is_confirmed(llm: LLM, receipts: list[Receipt]) -> None:
+    verdicts = list(verify_receipts(llm, receipts))
+    assert [v for v in verdicts if not v.is_identical] == []
+    assert sorted(v.index for v in verdicts) == list(range(len(receipts)))
+    assert len(receipts) == 9
+    llm.check_integrity()
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_on_every_instruction_set_and_setting(proof_model: Path, isa: str, receipts: list[Receipt]) -> None:
+    for limits in ({"chunk_tokens": 3, "threads": 3}, {"kv_tokens": 96, "prefix_cache": False, "speculation": "ngram"}):
+        other = LLM(proof_model, isa=isa, **limits)
+        assert all(v.is_identical for v in verify_receipts(other, receipts))
+
+
+def test_checking_takes_few_steps(proof_model: Path) -> None:
+    llm = LLM(proof_model, threads=1)
+    answer = llm.generate([[1, 2, 3]], SamplingParams(max_tokens=200, ignore_eos=True), receipt=True)[0].outputs[0]
+    before = llm.stats().num_steps
+    assert before == 200
+    assert answer.receipt is not None
+    assert check(llm, answer.receipt).is_identical
+    assert llm.stats().num_steps - before <= 2
+
+
+def test_receipts_do_not_depend_on_where_they_were_made(proof_model: Path, llm: LLM, receipts: list[Receipt]) -> None:
+    other = LLM(proof_model, isa="scalar", threads=1, chunk_tokens=2, prefix_cache=False)
+    again = other.generate(["the thing in the hand"], SamplingParams(max_tokens=20, ignore_eos=True), receipt=True)
+    assert again[0].outputs[0].receipt == receipts[0]
+    assert llm.generate([[1]], SamplingParams())[0].outputs[0].receipt is None
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not isinstance(value, (dict, list)):
+        yield path
+    for key, inner in items:
+        yield from leaves(inner, (*path, key))
+
+
+def change(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, str):
+        return (chr(ord(value[0]) ^ 1) + value[1:]) if value else "x"
+    return "x"
+
+
+def altered(receipt: Receipt, path: tuple[Any, ...]) -> Receipt:
+    wrong = copy.deepcopy(receipt)
+    place = wrong
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = change(place[path[-1]])
+    return wrong
+
+
+def test_a_changed_leaf_is_caught(llm: LLM, receipts: list[Receipt]) -> None:
+    seen = 0
+    for receipt in receipts:
+        for path in leaves(receipt):
+            verdict = check(llm, altered(receipt, path))
+            assert not verdict.is_identical, path
+            assert verdict.differs in ("digest", "form", "signature"), path
+            seen += 1
+    assert seen > 400
+
+
+# Parameters whose change need not change this answer: only the digest or a signature protects them.
+SILENT = {"sampling", "request"}
+
+
+def test_a_changed_leaf_with_a_new_digest_is_named(llm: LLM, receipts: list[Receipt]) -> None:
+    """Who changes an answer and makes its digest anew is caught by computing."""
+    for receipt in receipts:
+        for path in leaves(receipt):
+            if path[0] in ("digest", "signature"):
+                continue
+            wrong = altered(receipt, path)
+            wrong["digest"] = digest_of(wrong)
+            verdict = check(llm, wrong)
+            if path[0] in SILENT and verdict.is_identical:
+                continue
+            assert not verdict.is_identical, path
+            expected = {
+                "receipt_version": {"form"},
+                "spec": {"spec"},
+                "model": {"model"},
+                "steps": {"steps"},
+                "output": {path[1] if path[1] != "digest" else "output.digest"} if len(path) > 1 else set(),
+                "request": {"request", "steps", "form", "output.digest"},
+                "sampling": {"form", "token_ids", "steps", "request", "finish_reason", "text"},
+            }[path[0]]
+            assert verdict.differs in expected | ({"form"} if path[-1] == "stop_reason" else set()), (path, verdict)
+            if path[0] == "steps" or path[:2] == ("output", "token_ids"):
+                assert verdict.position == path[-1], (path, verdict)
+
+
+def test_another_seed_shows_at_the_first_token_drawn_otherwise(llm: LLM, receipts: list[Receipt]) -> None:
+    wrong = copy.deepcopy(receipts[1])
+    wrong["sampling"]["seed"] = "7"
+    wrong["digest"] = digest_of(wrong)
+    verdict = check(llm, wrong)
+    assert (verdict.differs, verdict.position) == ("token_ids", 0)
+
+
+def test_longer_and_shorter_answers_are_caught(llm: LLM, receipts: list[Receipt]) -> None:
+    for edit in (lambda ids: ids[:-1], lambda ids: [*ids, 5]):
+        wrong = copy.deepcopy(receipts[0])
+        wrong["output"]["token_ids"] = edit(wrong["output"]["token_ids"])
+        wrong["steps"] = (wrong["steps"] * 2)[: len(wrong["output"]["token_ids"])]
+        wrong["digest"] = digest_of(wrong)
+        assert check(llm, wrong).differs == "token_ids"
+
+
+def test_another_model_is_named(tmp_path: Path, receipts: list[Receipt], llm: LLM) -> None:
+    wrong = copy.deepcopy(receipts[0])
+    wrong["model"]["template"] = None
+    wrong["digest"] = digest_of(wrong)
+    verdict = check(llm, wrong)
+    assert verdict.differs == "model"
+    assert "template" in verdict.reason
+
+
+@pytest.mark.parametrize("key", ["steps", "sampling", "output", "digest", "signature", "request"])
+def test_missing_and_unknown_members_are_named(llm: LLM, receipts: list[Receipt], key: str) -> None:
+    wrong = {k: v for k, v in receipts[0].items() if k != key}
+    assert check(llm, wrong).reason == f"{key} is missing"
+    assert check(llm, {**receipts[0], "extra": 1}).reason == "extra is unknown"
+    for value in (None, 5, "x", []):
+        if not (key == "signature" and value is None):
+            assert not check(llm, {**receipts[0], key: value}).is_identical
+
+
+def test_signatures(llm: LLM, receipts: list[Receipt], tmp_path: Path) -> None:
+    public = write_key(tmp_path / "key.pem")
+    signed = sign(receipts[0], read_key(tmp_path / "key.pem"))
+    check_signature(signed, public)
+    assert (tmp_path / "key.pem").stat().st_mode & 0o777 == 0o600
+    (verdict,) = verify_receipts(llm, [signed], True, public)
+    assert verdict.is_identical
+    (unsigned,) = verify_receipts(llm, [receipts[0]], True)
+    assert (unsigned.differs, unsigned.reason) == ("signature", "there is no signature")
+    (foreign,) = verify_receipts(llm, [signed], True, "00" * 32)
+    assert foreign.differs == "signature"
+    for path in leaves(signed):
+        wrong = altered(signed, path)
+        if path[0] not in ("digest", "signature"):
+            wrong["digest"] = digest_of(wrong)
+        verdict = check(llm, wrong)
+        assert verdict.differs in ("signature", "form", "digest"), path
+
+
+def test_files_of_receipts(tmp_path: Path, receipts: list[Receipt]) -> None:
+    one, many, bad = tmp_path / "one.json", tmp_path / "many.jsonl", tmp_path / "bad.jsonl"
+    one.write_text(json.dumps(receipts[1], indent=2))
+    many.write_text("\n".join(json.dumps(r) for r in receipts) + "\n\n")
+    assert read_receipts(one) == receipts[1:2]
+    assert read_receipts(many) == receipts
+    for content, words in (
+        ("{}\n{", "bad.jsonl:2: not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"a": 1, "a": 2}', "stands twice"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ("[" * 100000, "nested too deeply"),
+    ):
+        bad.write_text(content)
+        with pytest.raises(ReceiptError, match=words):
+            read_receipts(bad)
+
+
+def test_the_canonical_form_is_that_of_rfc_8785() -> None:
+    value = {"b": [1.0, 1e21, 0.1, -0.0], "a": '\u20ac$\n"\\', "\U0001f602": None}
+    assert canonical(value) == '{"a":"€$\\n\\"\\\\","b":[1,1e+21,0.1,0],"😂":null}'.encode()
+    with pytest.raises(ReceiptError):
+        canonical({"seed": 2**60})
