@@ -29,7 +29,14 @@ MEMBERS: dict[str, set[str]] = {
     "request": {"text", "chat", "prompt_token_ids"},
     "output": {"token_ids", "text", "finish_reason", "stop_reason", "digest"},
 }
-CHAT_MEMBERS = {"messages", "tools", "add_generation_prompt", "template_kwargs", "clock"}
+NOTHING = type(None)
+CHAT_MEMBERS: dict[str, tuple[type, ...]] = {
+    "messages": (list,),
+    "tools": (list, NOTHING),
+    "add_generation_prompt": (bool,),
+    "template_kwargs": (dict, NOTHING),
+    "clock": (str, NOTHING),
+}
 
 
 @dataclass(frozen=True)
@@ -135,9 +142,14 @@ def _check_form(receipt: Receipt) -> None:
         raise MismatchError(
             "form", f"receipt_version is {receipt['receipt_version']!r:.60}, this reads {RECEIPT_VERSION}"
         )
-    chat, output = receipt["request"]["chat"], receipt["output"]
-    if chat is not None and (not isinstance(chat, dict) or set(chat) != CHAT_MEMBERS):
-        raise MismatchError("form", f"request.chat must be null or have {', '.join(sorted(CHAT_MEMBERS))}")
+    text, chat, output = receipt["request"]["text"], receipt["request"]["chat"], receipt["output"]
+    if not isinstance(text, (str, NOTHING)):
+        raise MismatchError("form", "request.text must be a text or null")
+    if chat is not None and (not isinstance(chat, dict) or set(chat) != set(CHAT_MEMBERS)):
+        raise MismatchError("form", f"request.chat must be null or have {', '.join(CHAT_MEMBERS)}")
+    for name, types in CHAT_MEMBERS.items():
+        if chat is not None and not isinstance(chat[name], types):
+            raise MismatchError("form", f"request.chat.{name} is a {type(chat[name]).__name__}")
     lists = {
         "request.prompt_token_ids": receipt["request"]["prompt_token_ids"],
         "output.token_ids": output["token_ids"],
