@@ -72,7 +72,7 @@ void Pool::drain(const std::function<void(int64_t, int)>& task, int64_t num_task
   try {
     for (int64_t i = next_.fetch_add(1); i < num_tasks; i = next_.fetch_add(1)) task(i, thread);
   } catch (...) {  // the other threads still use the caller's task: it must not leave before they are done
-    if (!failed_.exchange(true)) error_ = std::current_exception();
+    if (failed_.exchange(1) == 0) error_ = std::current_exception();
     next_.store(num_tasks);
   }
 }
@@ -87,7 +87,7 @@ void Pool::run(int64_t num_tasks, const std::function<void(int64_t, int)>& task)
   num_tasks_ = num_tasks;
   next_.store(0);
   finished_.store(0);
-  failed_.store(false);
+  failed_.store(0);
   const uint64_t generation = (state_.load() >> 32) + 1;
   state_.store(generation << 32 | kOpen);
   wake_.fetch_add(1);
@@ -97,7 +97,7 @@ void Pool::run(int64_t num_tasks, const std::function<void(int64_t, int)>& task)
   if (!spin(spin_, [&] { return finished_.load() == joined; })) {
     for (uint32_t done = finished_.load(); done != joined; done = finished_.load()) finished_.wait(done);
   }
-  if (failed_.load()) std::rethrow_exception(std::exchange(error_, nullptr));
+  if (failed_.load() != 0) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void Pool::work(int thread) {

@@ -38,7 +38,7 @@ class Pool {
   std::atomic<uint32_t> finished_{0};
   std::atomic<int64_t> next_{0};
   std::atomic<bool> stop_{false};
-  std::atomic<bool> failed_{false};
+  std::atomic<int> failed_{0};
   std::exception_ptr error_;  // written by the thread that set failed_, read when all are done
   const std::function<void(int64_t, int)>* task_ = nullptr;
   int64_t num_tasks_ = 0;
