@@ -119,7 +119,8 @@ class EngineLoop:
                 failure, is_busy = error, True
             news = self._collect()
             if failure is not None and not any(item.is_done for item in news):
-                news = self._fail_all(failure)  # the engine blames no request: going on would fail for ever
+                # The engine blames no request: to go on with these would fail for ever.
+                news, is_busy = self._fail_all(failure), False
             if news:
                 self._deliver(news)
             if not is_busy:

@@ -1,0 +1,158 @@
+"""The engine's thread: it tells what comes, sleeps when there is nothing to do, and outlives every failure."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from exactlm import LLM, SamplingParams
+from exactlm.errors import InterruptedStepError, RequestError
+from exactlm.llm import StreamDelta
+from exactlm.server.loop import EngineLoop, News
+
+WAIT_S = 20.0
+
+
+@dataclass(eq=False)
+class Asker:
+    wants_deltas: bool
+
+
+class Inbox:
+    """What the loop delivers, as it comes."""
+
+    def __init__(self) -> None:
+        self.batches: queue.Queue[list[News]] = queue.Queue()
+
+    def collect(self, owner: Asker, count: int = 1) -> tuple[list[StreamDelta], list[News]]:
+        """Everything of an owner until `count` of its requests are done, and the news."""
+        deltas, news, done = list[StreamDelta](), list[News](), 0
+        while done < count:
+            for item in self.batches.get(timeout=WAIT_S):
+                assert item.owner is owner
+                deltas += item.deltas
+                news.append(item)
+                done += item.is_done
+        return deltas, news
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+@pytest.fixture
+def loop(llm: LLM, inbox: Inbox) -> Iterator[EngineLoop]:
+    made = EngineLoop(llm, inbox.batches.put)
+    made.start()
+    yield made
+    made.stop()
+    assert not made.is_alive
+
+
+def ids_of(llm: LLM, text: str = "the thing") -> list[int]:
+    return llm.tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("wants_deltas", [False, True])
+def test_what_is_told_is_the_answer(llm: LLM, loop: EngineLoop, inbox: Inbox, wants_deltas: bool) -> None:
+    params = SamplingParams(max_tokens=12, n=2, temperature=1.0, seed=4)
+    expected = llm.generate(["the thing"], params)[0]
+    owner = Asker(wants_deltas)
+    (ticket,) = loop.submit([ids_of(llm)], params, owner)
+    deltas, news = inbox.collect(owner)
+    assert ticket.output().outputs == expected.outputs
+    for choice in (0, 1):
+        assert "".join(d.text for d in deltas if d.index == choice) == expected.outputs[choice].text
+    assert len(news) > 3 if wants_deltas else len(news) == 1
+
+
+def test_several_prompts_keep_their_places(llm: LLM, loop: EngineLoop, inbox: Inbox) -> None:
+    owner = Asker(True)
+    params = SamplingParams(max_tokens=5)
+    tickets = loop.submit([ids_of(llm, t) for t in ("a", "be", "the")], params, owner)
+    _, news = inbox.collect(owner, 3)
+    for place, ticket in enumerate(tickets):
+        text = "".join(d.text for item in news if item.place == place for d in item.deltas)
+        assert text == ticket.output().outputs[0].text
+
+
+def test_all_prompts_are_taken_or_none(llm: LLM, loop: EngineLoop, inbox: Inbox) -> None:
+    with pytest.raises(RequestError):
+        loop.submit([ids_of(llm), [10**6]], SamplingParams(max_tokens=400, ignore_eos=True), Asker(True))
+    end = time.monotonic() + WAIT_S
+    while llm.stats().num_running or llm.stats().num_waiting:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    llm.check_integrity()
+
+
+def test_a_cancelled_request_frees_its_pages(llm: LLM, loop: EngineLoop, inbox: Inbox) -> None:
+    owner = Asker(True)
+    tickets = loop.submit([ids_of(llm)], SamplingParams(max_tokens=450, ignore_eos=True), owner)
+    inbox.batches.get(timeout=WAIT_S)
+    loop.cancel(tickets)
+    deltas, _ = inbox.collect(owner)
+    assert deltas[-1].finish_reason == "cancelled"
+    assert llm.stats().num_pages_used == 0
+    llm.check_integrity()
+
+
+def test_it_sleeps_when_there_is_nothing_to_do(llm: LLM, loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    step = llm.step
+    monkeypatch.setattr(llm, "step", lambda: calls.append(1) or step())
+    time.sleep(0.1)
+    assert len(calls) <= 1
+
+
+def test_a_failing_step_ends_its_requests_and_nothing_else(
+    llm: LLM, loop: EngineLoop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = llm.generate(["the thing"], SamplingParams(max_tokens=6))[0]
+    forward = llm._engine.decoder.forward
+    is_broken = threading.Event()
+    is_broken.set()
+
+    def fail(*arguments: Any) -> Any:
+        if is_broken.is_set():
+            raise ZeroDivisionError("a bug")
+        return forward(*arguments)
+
+    monkeypatch.setattr(llm._engine.decoder, "forward", fail)
+    owner = Asker(True)
+    loop.submit([ids_of(llm), ids_of(llm, "and")], SamplingParams(max_tokens=6), owner)
+    _, news = inbox.collect(owner, 2)
+    assert all(isinstance(item.error, InterruptedStepError) for item in news)
+    assert loop.num_failed_steps == 1
+    is_broken.clear()
+    owner = Asker(False)
+    (ticket,) = loop.submit([ids_of(llm)], SamplingParams(max_tokens=6), owner)
+    inbox.collect(owner)
+    assert ticket.output().outputs == expected.outputs
+    llm.check_integrity()
+
+
+def test_a_step_that_fails_before_it_knows_its_requests_ends_them_too(
+    llm: LLM, loop: EngineLoop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(llm, "step", fail)
+    owner = Asker(True)
+    loop.submit([ids_of(llm)], SamplingParams(max_tokens=6), owner)
+    _, news = inbox.collect(owner)
+    assert isinstance(news[0].error, MemoryError)
+    monkeypatch.undo()
+    owner = Asker(True)
+    loop.submit([ids_of(llm)], SamplingParams(max_tokens=6), owner)
+    deltas, _ = inbox.collect(owner)
+    assert deltas[-1].finish_reason == "length"
+    assert llm.stats().num_pages_used == 0
