@@ -59,9 +59,9 @@ class GuideFactory:
         """A guide at the beginning of a text. Exactly one of the three must be given.
 
         json_schema: a schema, or its JSON text; {"type": "object"} for any JSON object, True for any JSON value.
-        regex: what the whole text must match, in the syntax of Rust's regex crate. grammar: in llguidance's variant of
-        Lark. RequestError says why one is refused: it is malformed, uses what llguidance lacks, or is too large or too
-        complex.
+        regex: what the whole text must match, in the syntax of Rust's regex crate; \\d and \\w are ASCII, as in JSON
+        Schema. grammar: in llguidance's variant of Lark. RequestError says why one is refused: it is malformed, uses
+        what llguidance lacks, or is too large or too complex.
         """
         given = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
         names = [name for name, value in given.items() if value is not None]
@@ -70,7 +70,7 @@ class GuideFactory:
         if json_schema is not None:
             source = f"start: %json {read_schema(json_schema)}\n"
         elif regex is not None:
-            source = f"start: /{self._llguidance.regex_to_lark(read_regex(regex), '')}/\n"
+            source = f"start: /{self._llguidance.regex_to_lark(read_regex(regex), 'dw')}/\n"
         else:
             source = read_grammar(grammar)
         guide = Guide(names[0], self._vocabulary, lambda: self._compile(names[0], source))
