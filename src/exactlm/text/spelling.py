@@ -10,6 +10,7 @@ from typing import Any
 
 from exactlm.errors import TokenizerError, UnsupportedError
 from exactlm.text.alphabet import BYTE_TO_CHAR, spell_bytes
+from exactlm.text.entry_table import EntryTable
 from exactlm.text.sentencepiece import SPACE
 
 _MAX_TOKENS = 2**24
@@ -22,71 +23,39 @@ class Spelling:
     def __init__(self, document: dict[str, Any], special_ids: Collection[int]) -> None:
         vocab = document["model"]["vocab"]
         pairs = vocab.items() if isinstance(vocab, dict) else ((entry[0], index) for index, entry in enumerate(vocab))
-        self._ids: dict[str, int] = dict(pairs)
-        self._contents = {token_id: content for content, token_id in self._ids.items()}
-        self._added: dict[int, str] = {token["id"]: token["content"] for token in document.get("added_tokens", [])}
-        self._contents.update(self._added)
-        self._ids.update((content, token_id) for token_id, content in self._added.items())
-        self._special = frozenset(special_ids)
-        for content, token_id in self._ids.items():
+        ids: dict[str, int] = dict(pairs)
+        contents = {token_id: content for content, token_id in ids.items()}
+        added: dict[int, str] = {token["id"]: token["content"] for token in document.get("added_tokens", [])}
+        contents.update(added)
+        ids.update((content, token_id) for token_id, content in added.items())
+        for content, token_id in ids.items():
             if type(content) is not str or type(token_id) is not int or not 0 <= token_id < _MAX_TOKENS:
                 raise TokenizerError(f"tokenizer.json: entry {content!r:.60} has id {token_id!r:.60}")
-        self.num_tokens = max(self._contents, default=-1) + 1
+        self._table = EntryTable(ids, contents)
+        self.num_tokens = self._table.num_ids
+        self._added, self._special = frozenset(added), frozenset(special_ids)
+        self._characters = frozenset(content for content in ids if len(content) == 1)
         self.is_byte_level, self.strips_space = _read_decoder(document.get("decoder"))
         self._has_byte_pieces = bool(document["model"].get("byte_fallback"))
-        self._cache: dict[int, bytes] = {}
+        self._missing_bytes = self._list_missing_bytes(ids)
 
     @property
     def undefined_ids(self) -> frozenset[int]:
         """Ids below `num_tokens` without an entry."""
-        return frozenset(range(self.num_tokens)) - self._contents.keys()
+        return self._table.list_gaps()
 
     def get_content(self, token_id: int) -> str:
         """Return the vocabulary entry of `token_id`, as written in the file."""
         self._check(token_id)
-        return self._contents.get(token_id, "")
+        return self._table.get_entry(token_id) or ""
 
     def find_id(self, content: str) -> int | None:
         """Return the id of the entry written `content`."""
-        return self._ids.get(content)
+        return self._table.find_id(content)
 
     def get_bytes(self, token_id: int) -> bytes:
         """Return the bytes of `token_id`; TokenizerError where it is outside the vocabulary."""
-        found = self._cache.get(token_id)
-        if found is None:
-            self._check(token_id)
-            found = self._cache[int(token_id)] = self._spell(token_id)
-        return found
-
-    def list_lost_bytes(self, text: str) -> list[tuple[int, int]]:
-        """List (offset, value) of the UTF-8 bytes of `text` for which the vocabulary has no token."""
-        data = text.encode("utf-8")
-        missing = self._missing_bytes()
-        if self.is_byte_level:
-            return [(offset, value) for offset, value in enumerate(data) if value in missing]
-        lost, offset = [], 0
-        for char in text:
-            encoded = char.encode("utf-8")
-            if (SPACE if char == " " else char) not in self._ids and missing.intersection(encoded):
-                lost += [(offset + index, value) for index, value in enumerate(encoded)]
-            offset += len(encoded)
-        return lost
-
-    def _missing_bytes(self) -> frozenset[int]:
-        if self.is_byte_level:
-            return frozenset(value for value, char in enumerate(BYTE_TO_CHAR) if char not in self._ids)
-        return frozenset(
-            value for value in range(256) if not self._has_byte_pieces or f"<0x{value:02X}>" not in self._ids
-        )
-
-    def _check(self, token_id: int) -> None:
-        if isinstance(token_id, bool) or not hasattr(token_id, "__index__"):
-            raise TokenizerError(f"token id {token_id!r:.60} is a {type(token_id).__name__}, expected an integer")
-        if not 0 <= token_id < self.num_tokens:
-            raise TokenizerError(f"token id {token_id} is outside the vocabulary (0 to {self.num_tokens - 1})")
-
-    def _spell(self, token_id: int) -> bytes:
-        content = self._contents.get(token_id, "")
+        content = self.get_content(token_id)
         if token_id in self._special:
             return content.encode("utf-8")
         if self.is_byte_level:
@@ -95,6 +64,33 @@ class Spelling:
         if match:
             return bytes.fromhex(match.group(1))
         return content.replace(SPACE, " ").encode("utf-8")
+
+    def list_lost_bytes(self, text: str) -> list[tuple[int, int]]:
+        """List (offset, value) of the UTF-8 bytes of `text` for which the vocabulary has no token."""
+        data = text.encode("utf-8")
+        missing = self._missing_bytes
+        if self.is_byte_level:
+            return [(offset, value) for offset, value in enumerate(data) if value in missing]
+        lost, offset = [], 0
+        for char in text:
+            encoded = char.encode("utf-8")
+            if (SPACE if char == " " else char) not in self._characters and missing.intersection(encoded):
+                lost += [(offset + index, value) for index, value in enumerate(encoded)]
+            offset += len(encoded)
+        return lost
+
+    def _list_missing_bytes(self, entries: Collection[str]) -> frozenset[int]:
+        if self.is_byte_level:
+            return frozenset(value for value, char in enumerate(BYTE_TO_CHAR) if char not in entries)
+        return frozenset(
+            value for value in range(256) if not self._has_byte_pieces or f"<0x{value:02X}>" not in entries
+        )
+
+    def _check(self, token_id: int) -> None:
+        if isinstance(token_id, bool) or not hasattr(token_id, "__index__"):
+            raise TokenizerError(f"token id {token_id!r:.60} is a {type(token_id).__name__}, expected an integer")
+        if not 0 <= token_id < self.num_tokens:
+            raise TokenizerError(f"token id {token_id} is outside the vocabulary (0 to {self.num_tokens - 1})")
 
 
 def _read_decoder(decoder: dict[str, Any] | None) -> tuple[bool, bool]:
