@@ -201,29 +201,41 @@ class Engine:
                 sequence.prompt_logprobs.append(self.sampler.logprobs(i, token, count))
 
     def _choose(self, rows: list[Row], codes: I16, scales: F32, progress: dict[int, _Progress]) -> None:
-        """Chooses the tokens of a block: one for each sequence in turn, as long as its drafts turn out right."""
+        """Chooses the tokens of a block, as long as drafts turn out right. Where a choice looks at the tokens before
+        it, one at a time; else all of a slice at once, since a wrong draft only makes the rest unused."""
         queues: dict[int, list[int]] = {}
         for i, row in enumerate(rows):
             if row.is_choice and row.piece.sequence.max_tokens and not row.piece.sequence.is_finished:
                 queues.setdefault(id(row.piece), []).append(i)
-        hidden = self.decoder.config.hidden_size
         while queues:
-            turn = [(queue.pop(0), key) for key, queue in queues.items() if progress[key].is_open]
-            chosen = self.sampler.choose([(i, rows[i].piece.sequence) for i, _ in turn])
-            for (i, key), token in zip(turn, chosen, strict=True):
-                sequence, drafts = rows[i].piece.sequence, rows[i].piece.drafts
-                if isinstance(token, ExactlmError):
-                    self._fail(sequence, token)
-                else:
-                    sequence.digest.add(codes[i, :hidden], scales[i], token)
-                    if sequence.params.logprobs is not None:
-                        sequence.logprobs.append(self.sampler.logprobs(i, token, sequence.params.logprobs))
-                    self._commit(sequence, token)
-                state = progress[key]
-                is_right = state.num_right < len(drafts) and drafts[state.num_right] == token
-                state.num_right += is_right
-                state.is_open = is_right and not sequence.is_finished
+            turn: list[int] = []
+            for key, queue in queues.items():
+                if progress[key].is_open:
+                    count = 1 if rows[queue[0]].piece.sequence.looks_back else len(queue)
+                    turn += queue[:count]
+                    del queue[:count]
+            chosen = self.sampler.choose([(i, rows[i].piece.sequence, rows[i].position + 1) for i in turn])
+            for i, token in zip(turn, chosen, strict=True):
+                state = progress[id(rows[i].piece)]
+                if state.is_open:
+                    self._take(rows[i], i, token, codes[i], scales[i], state)
             queues = {key: queue for key, queue in queues.items() if queue and progress[key].is_open}
+
+    def _take(
+        self, row: Row, i: int, token: int | ExactlmError, codes: I16, scale: np.float32, state: _Progress
+    ) -> None:
+        """Takes the choice of row i of a block into its sequence; the slice stays open if it was the next draft."""
+        sequence, drafts = row.piece.sequence, row.piece.drafts
+        if isinstance(token, ExactlmError):
+            self._fail(sequence, token)
+        else:
+            sequence.digest.add(codes[: self.decoder.config.hidden_size], scale, token)
+            if sequence.params.logprobs is not None:
+                sequence.logprobs.append(self.sampler.logprobs(i, token, sequence.params.logprobs))
+            self._commit(sequence, token)
+        is_right = state.num_right < len(drafts) and drafts[state.num_right] == token
+        state.num_right += is_right
+        state.is_open = is_right and not sequence.is_finished
 
     def _commit(self, sequence: Sequence, token: int) -> None:
         """Takes a token into the answer, and ends it where spec/sampling.md 7 says."""

@@ -40,15 +40,15 @@ class Sampler:
     def is_finite(self, row: int) -> bool:
         return self._greedy[row] >= 0
 
-    def choose(self, asked: list[tuple[int, Sequence]]) -> list[int | ExactlmError]:
-        """The next token of each (row, sequence), or why there is none. The sequences differ."""
+    def choose(self, asked: list[tuple[int, Sequence, int]]) -> list[int | ExactlmError]:
+        """For each (row, sequence, position): the token that goes to that position, or why there is none. A sequence
+        that looks back stands there once only, with its next position."""
         chosen: list[int | ExactlmError] = []
         drawn: list[int] = []  # places in `asked` that need more than the greedy choice
-        for at, (row, sequence) in enumerate(asked):
-            step = len(sequence.output_ids)
+        for at, (row, sequence, position) in enumerate(asked):
             chosen.append(self._greedy[row])
             if not self.is_finite(row):
-                chosen[at] = NumericError(f"step {step}: a logit is NaN or infinite")
+                chosen[at] = NumericError(f"step {_step(sequence, position)}: a logit is NaN or infinite")
             elif not _is_plain(sequence):
                 try:
                     self._adjust(self._adjusted[len(drawn)], row, sequence)
@@ -56,8 +56,8 @@ class Sampler:
                 except ExactlmError as error:
                     chosen[at] = error
         if drawn:
-            for at, token in zip(drawn, self._draw([asked[at][1] for at in drawn]), strict=True):
-                step = len(asked[at][1].output_ids)
+            for at, token in zip(drawn, self._draw([asked[at][1:] for at in drawn]), strict=True):
+                step = _step(*asked[at][1:])
                 chosen[at] = token if token >= 0 else RequestError(f"step {step}: no token is allowed")
         return chosen
 
@@ -76,18 +76,18 @@ class Sampler:
         if sequence.guide is not None:
             x[~sequence.guide.mask()] = -np.inf
 
-    def _draw(self, sequences: list[Sequence]) -> list[int]:
-        params = [s.params for s in sequences]
-        chosen = np.zeros(len(sequences), np.int64)
+    def _draw(self, asked: list[tuple[Sequence, int]]) -> list[int]:
+        params = [s.params for s, _ in asked]
+        chosen = np.zeros(len(asked), np.int64)
         self._kernels.sample(
             self._adjusted,
-            len(sequences),
+            len(asked),
             self._num_tokens,
             np.array([p.temperature for p in params], np.float64),
             np.array([_to_q40(p.min_p) for p in params], np.int64),
             np.array([max(p.top_k, 0) for p in params], np.int64),
             np.array([_to_q40(p.top_p) for p in params], np.int64),
-            np.array([0 if s.params.is_greedy else _draw_for(s) for s in sequences], np.uint64),
+            np.array([_draw_for(s, position) for s, position in asked], np.uint64),
             chosen,
         )
         return [int(i) for i in chosen]
@@ -103,9 +103,13 @@ def _is_plain(sequence: Sequence) -> bool:
     return sequence.params.is_greedy and sequence.history is None and sequence.guide is None and sequence.bias is None
 
 
-def _draw_for(sequence: Sequence) -> int:
-    assert sequence.params.seed is not None
-    return draw(sequence.params.seed, sequence.choice, sequence.num_tokens)
+def _draw_for(sequence: Sequence, position: int) -> int:
+    seed = sequence.params.seed
+    return 0 if sequence.params.is_greedy or seed is None else draw(seed, sequence.choice, position)
+
+
+def _step(sequence: Sequence, position: int) -> int:
+    return position - len(sequence.prompt_ids)
 
 
 def top_logprobs(logits: F32, values: NDArray[np.float64], chosen: int, count: int) -> Logprobs:

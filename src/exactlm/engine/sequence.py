@@ -116,6 +116,11 @@ class Sequence:
         return self.num_tokens - self.num_cached
 
     @property
+    def looks_back(self) -> bool:
+        """Whether a choice depends on the tokens before it in other ways than through the logits."""
+        return self.history is not None or self.guide is not None
+
+    @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None
 
