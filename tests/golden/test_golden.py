@@ -26,6 +26,10 @@ from tests.conftest import model_directory
 FILE = Path(__file__).parent / "golden.json"
 VARIANTS = sorted(tiny.VARIANTS)
 KINDS = [("fp16", "int16"), ("int8", "int16"), ("fp16", "int8")]
+DRAWN = SamplingParams(
+    n=2, max_tokens=8, temperature=1.3, top_k=300, top_p=0.95, min_p=1e-4, seed=2**40 + 7, ignore_eos=True,
+    repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=-0.1, logit_bias={3: 1.5},
+)  # fmt: skip
 REAL_PROMPTS = ["The capital of France is", "def is_prime(n):", "Ünïcödé 🙂 and\n\ttabs"]
 Digests = dict[str, str]
 
@@ -49,6 +53,8 @@ def tiny_digests(folder: Path, variant: str, isa: str | None = None) -> Digests:
         output = llm.generate([prompt(33)], SamplingParams(max_tokens=8, ignore_eos=True))[0].outputs[0]
         found[f"{name} output"] = output.digest
         found[f"{name} ids"] = " ".join(map(str, output.token_ids))
+        drawn = llm.generate([prompt(33)], DRAWN)[0].outputs[1]
+        found[f"{name} drawn"] = " ".join(map(str, drawn.token_ids)) + " " + drawn.digest
     return found
 
 
@@ -94,7 +100,7 @@ def test_real_model(precision: str) -> None:
 
 
 def test_nothing_pinned_is_left_unchecked() -> None:
-    checked = len(VARIANTS) * len(KINDS) * 4 + 2 * (1 + 2 * len(REAL_PROMPTS))
+    checked = len(VARIANTS) * len(KINDS) * 5 + 2 * (1 + 2 * len(REAL_PROMPTS))
     assert len(golden()) == checked
 
 
