@@ -20,11 +20,13 @@ def available_isas() -> list[str]:
 
 def choose_isa(isa: str | None = None) -> str:
     """The argument, else EXACTLM_ISA, else the fastest; IsaError for a name this machine cannot honour."""
-    name = isa or os.environ.get("EXACTLM_ISA") or _native.supported_isas()[-1]
+    name = os.environ.get("EXACTLM_ISA") if isa is None else isa
+    if name is None:
+        return str(_native.supported_isas()[-1])
     if name not in available_isas():
         compiled = name in _native.compiled_isas()
         why = "this CPU lacks it" if compiled else "this build does not know it"
-        source = "isa" if isa else "EXACTLM_ISA"
+        source = "EXACTLM_ISA" if isa is None else "isa"
         raise IsaError(f"{source}={name!r}: {why}; available here: {', '.join(available_isas())}")
     return name
 
