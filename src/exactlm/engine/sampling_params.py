@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from exactlm.engine.generation_config import sampling_fields
 from exactlm.errors import RequestError
 
 MAX_LOGPROBS = 1024
@@ -81,8 +82,6 @@ class SamplingParams:
     def from_generation_config(cls, config: Mapping[str, object]) -> SamplingParams:
         """Parameters of a Hugging Face generation config. RequestError for what is unknown or not available here
         (beams other than 1, say)."""
-        from exactlm.engine.generation_config import sampling_fields
-
         fields: dict[str, Any] = sampling_fields(config)
         return cls(**fields)
 
