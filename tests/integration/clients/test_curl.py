@@ -14,17 +14,17 @@ from tests.integration.load.server import Server
 BODY = {"prompt": "the thing", "max_tokens": 12, "temperature": 0.7, "seed": 2}
 
 
-def run_curl(*arguments: str) -> str:
+def run_curl(*arguments: str, body: str) -> str:
     if shutil.which("curl") is None:
         pytest.skip("no curl on this machine")
-    return subprocess.run(
-        ["curl", "-sS", "--noproxy", "*", *arguments], check=True, capture_output=True, text=True
-    ).stdout
+    command = ["curl", "-sS", "--noproxy", "*", *arguments]
+    return subprocess.run(command, input=body, check=True, capture_output=True, text=True).stdout
 
 
 def post(server: Server, body: dict[str, object], *arguments: str) -> str:
     header = "Content-Type: application/json"
-    return run_curl(*arguments, "-H", header, "-d", json.dumps(body), f"{server.url}/v1/completions")
+    url = f"{server.url}/v1/completions"
+    return run_curl(*arguments, "-H", header, "--data-binary", "@-", url, body=json.dumps(body))
 
 
 def test_a_whole_answer_and_a_stream(server: Server, tiny_llm: LLM) -> None:
