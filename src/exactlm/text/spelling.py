@@ -34,7 +34,8 @@ class Spelling:
         self._table = EntryTable(ids, contents)
         self.num_tokens = self._table.num_ids
         self._added, self._special = frozenset(added), frozenset(special_ids)
-        self._characters = frozenset(content for content in ids if len(content) == 1)
+        # One string: kept one by one, they would keep the memory that the document lay in.
+        self._characters = "".join(content for content in ids if len(content) == 1)
         self.is_byte_level, self.strips_space = _read_decoder(document.get("decoder"))
         self._has_byte_pieces = bool(document["model"].get("byte_fallback"))
         self._missing_bytes = self._list_missing_bytes(ids)
