@@ -13,9 +13,19 @@ if TYPE_CHECKING:
     from exactlm.convert.converter import Converter, convert_to_deterministic
     from exactlm.engine.sampling_params import SamplingParams
     from exactlm.llm import LLM, RequestOutput
+    from exactlm.two_stage import TwoStageOutput, write_in_two_stages
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Converter", "ExactlmError", "RequestOutput", "SamplingParams", "convert_to_deterministic"]
+__all__ = [
+    "LLM",
+    "Converter",
+    "ExactlmError",
+    "RequestOutput",
+    "SamplingParams",
+    "TwoStageOutput",
+    "convert_to_deterministic",
+    "write_in_two_stages",
+]
 
 _HOMES = {
     "LLM": "exactlm.llm",
@@ -23,6 +33,8 @@ _HOMES = {
     "SamplingParams": "exactlm.engine.sampling_params",
     "Converter": "exactlm.convert.converter",
     "convert_to_deterministic": "exactlm.convert.converter",
+    "TwoStageOutput": "exactlm.two_stage",
+    "write_in_two_stages": "exactlm.two_stage",
 }
 
 
