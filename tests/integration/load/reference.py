@@ -13,7 +13,7 @@ from tests.integration.load.workload import CHAT, Request
 
 SAMPLING = (
     *("n", "max_tokens", "temperature", "top_k", "top_p", "min_p", "stop", "ignore_eos"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "regex"),
 )
 
 
@@ -59,6 +59,8 @@ def make_params(request: Request, seed: int | None) -> SamplingParams:
         given["stop"] = tuple(given["stop"])
     if "logit_bias" in body:
         given["logit_bias"] = {int(token): value for token, value in body["logit_bias"].items()}
+    if "response_format" in body:
+        given["json_schema"] = body["response_format"]["json_schema"]["schema"]
     logprobs = body.get("logprobs")
     if request.path == CHAT and logprobs is not None:
         logprobs = body["top_logprobs"]

@@ -37,7 +37,8 @@ def capacity(
 ) -> list[str]:
     """Command-line options of a capacity."""
     options = ["--max-batch", str(max_batch), "--chunk-tokens", str(chunk_tokens), "--threads", str(threads)]
-    options += ["--speculation", speculation]
+    # A crowded machine is slow, and time limits are tested elsewhere.
+    options += ["--speculation", speculation, "--request-seconds", "3600"]
     if kv_tokens is not None:
         options += ["--kv-tokens", str(kv_tokens)]
     return options if prefix_cache else [*options, "--no-prefix-cache"]

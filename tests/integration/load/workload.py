@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tests.integration.load.trace import Arrival
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+SCHEMA = {"type": "object", "properties": {"holds": {"type": "boolean"}}, "required": ["holds"]}
 # temperature 0 by name and by default; seeds at both ends of their range; None: the server draws a seed and tells it.
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0},
@@ -30,6 +31,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 1.0, "top_k": 50, "top_p": 0.95, "min_p": 0.02, "frequency_penalty": 0.3, "seed": 5},
     {"temperature": 0, "n": 2},
     {"temperature": 0.6, "logit_bias": {"40": 2.5, "50": -100}, "seed": 8},
+    {"temperature": 1.0, "regex": "[a-z]{2,9}( [a-z]{2,9})*", "seed": 6},
+    {"temperature": 0.7, "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}, "seed": 4},
 ]
 STOPS: list[list[str]] = [["."], [" the", "\n"], ["e", "ing "], ["?!", "a "]]
 
