@@ -7,11 +7,15 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from exactlm.cli.option import add_model
 from exactlm.engine.config import EngineConfig
 from exactlm.errors import ConfigError
 from exactlm.llm import LLM
+
+if TYPE_CHECKING:
+    from exactlm.server.service import ServerConfig
 
 EPILOG = """examples:
   exactlm serve smollm2
@@ -97,15 +101,28 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Runs the command."""
     try:
-        from exactlm.server.auth import KeyRing, read_keys
-        from exactlm.server.limit import Limits
         from exactlm.server.process import bind, serve, tell_address
-        from exactlm.server.request_log import RequestLog
-        from exactlm.server.service import ServerConfig, Service
+        from exactlm.server.service import Service
     except ImportError as error:
         message = f"serving needs the extra `server` ({error}); install it: pip install 'exactlm[server]'"
         raise ConfigError(message) from None
     logging.basicConfig(level=logging.WARNING, format="exactlm serve: %(message)s")
+    config = read_config(options)
+    with bind(options.host, options.port) as bound:
+        llm = open_engine(options)
+        told = f"{config.model_name} on {tell_address(bound)} ({llm.threads} threads, {llm.isa}, {llm.fingerprint:.16})"
+        service = Service(llm, config, options.max_batch)
+        serve(service, bound, lambda: print(f"exactlm serve: {told}", file=sys.stderr, flush=True))
+    return 0
+
+
+def read_config(options: argparse.Namespace) -> ServerConfig:
+    """How to serve. ConfigError names what is wrong."""
+    from exactlm.server.auth import KeyRing, read_keys
+    from exactlm.server.limit import Limits
+    from exactlm.server.request_log import RequestLog
+    from exactlm.server.service import ServerConfig
+
     limits = Limits(
         max_body_bytes=options.max_body_bytes,
         read_seconds=options.read_seconds,
@@ -118,15 +135,12 @@ def execute(options: argparse.Namespace) -> int:
         keys.append(os.environ["EXACTLM_API_KEY"])
     if options.log_text and not options.request_log:
         raise ConfigError("--log-text is for the request log: give --request-log FILE too")
+    name = options.model_name if options.model_name is not None else Path(options.model).resolve().name
+    if not name:
+        raise ConfigError("the model has no name for clients: give --model-name NAME")
     ring = KeyRing(keys)
-    bound = bind(options.host, options.port)
     log = RequestLog(options.request_log, options.log_text) if options.request_log else None
-    name = options.model_name or Path(options.model).resolve().name
-    llm = open_engine(options)
-    config = ServerConfig(name, limits, ring, tuple(options.cors_origin), log)
-    ready = f"exactlm serve: {name} on {tell_address(bound)} ({llm.threads} threads, {llm.isa}, {llm.fingerprint:.16})"
-    serve(Service(llm, config, options.max_batch), bound, lambda: print(ready, file=sys.stderr, flush=True))
-    return 0
+    return ServerConfig(name, limits, ring, tuple(options.cors_origin), log)
 
 
 def open_engine(options: argparse.Namespace) -> LLM:

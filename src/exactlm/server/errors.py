@@ -20,6 +20,8 @@ _TYPES = {
 }
 # What the asker can mend. Everything else that goes wrong inside is ours: 500.
 _REFUSALS = (RequestError, CapacityError, TemplateError, TokenizerError, UnsupportedError)
+# Arguments of the library that requests know under another name.
+_NAMES = {"json_schema": "response_format", "template_kwargs": "chat_template_kwargs"}
 _MAX_MESSAGE_CHARS = 1000
 
 
@@ -57,8 +59,9 @@ def make_error(error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, _REFUSALS):
-        named = re.match(r"([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)(?:=|:| =| is | has )", str(error))
-        return ApiError(400, str(error), param=named[1] if named else None)
+        message = re.sub(r"^\w+", lambda found: _NAMES.get(found[0], found[0]), str(error))
+        named = re.match(r"([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)(?:=|:| =| is | has )", message)
+        return ApiError(400, message, param=named[1] if named else None)
     if isinstance(error, ExactlmError):
         return ApiError(500, str(error), code=type(error).__name__)
     return ApiError(500, "the server failed to answer this request; its log says why", code="internal_error")

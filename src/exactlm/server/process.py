@@ -24,12 +24,17 @@ _LAST_SECONDS = 5.0  # for the last bytes, when the time for finishing answers i
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket with the address; nobody can connect yet. ConfigError names what is wrong with it."""
+    if not 0 <= port < 1 << 16:
+        raise ConfigError(f"port {port}: use a number from 0 to 65535")
+    made = None
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.socket(found[0], found[1])
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(found[4])
-    except (OSError, OverflowError, UnicodeError) as error:
+    except (OSError, UnicodeError) as error:
+        if made is not None:
+            made.close()
         raise ConfigError(f"cannot listen on {host} port {port}: {error}; use another --host or --port") from None
     return made
 
