@@ -32,6 +32,9 @@ def main() -> None:
     )
     parser.add_argument("--models", type=Path, default=ROOT / ".cache" / "models")
     parser.add_argument("--peer-models", type=Path, default=ROOT / ".cache" / "peer")
+    parser.add_argument(
+        "--model", type=Path, action="append", default=[], metavar="DIR", help="measure exactlm with this one too"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -43,6 +46,8 @@ def main() -> None:
         if a.peer_python:
             file = a.peer_models / f"smollm2-135m-{kind}.gguf"
             rows.append(measure(a.peer_python, "llama.cpp", file, file, a))
+    for model in a.model:
+        rows.append(measure(sys.executable, "exactlm", model, model / "model.safetensors", a))
     Console(width=None if sys.stdout.isatty() else 140).print(make_table(rows))
     if a.json:
         a.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -50,7 +55,7 @@ def main() -> None:
 
 def measure(python: str, engine: str, model: Path, weights: Path, a: argparse.Namespace) -> dict[str, Any]:
     """Bytes and seconds of every fresh process."""
-    row: dict[str, Any] = {"engine": engine, "model": model.name, "file": len(weights.read_bytes())}
+    row: dict[str, Any] = {"engine": engine, "model": model.name, "file": read_through(weights)}
     seen: dict[str, list[float]] = defaultdict(list)
     for _ in range(a.repeats):
         with Worker(python, engine, model, a.threads) as worker:
@@ -66,20 +71,26 @@ def measure(python: str, engine: str, model: Path, weights: Path, a: argparse.Na
     return {**row, **seen}
 
 
+def read_through(file: Path) -> int:
+    """Bytes of a file, which lies in the page cache afterwards."""
+    with file.open("rb") as stream:
+        return sum(len(block) for block in iter(lambda: stream.read(16 * MIB), b""))
+
+
 def make_table(rows: list[dict[str, Any]]) -> Table:
     """One row for each engine and model."""
     title = (
         f"MiB resident after {PREFILL} prompt and {DECODE} decoded tokens; seconds to a first token, median (min-max)"
     )
     table = Table(title=title)
-    for heading in ("", "file", "KV", "imports", "resident", "rest", "from load", "from start"):
+    for heading in ("", "file", "KV", "imports", "resident", "rest", "ratio", "from load", "from start"):
         table.add_column(heading, justify="right" if heading else "left")
     for row in rows:
         imported, resident = statistics.median(row["imported"]), statistics.median(row["resident"])
         sizes = [row["file"], row["kv"], imported, resident, resident - row["file"] - row["kv"] - imported]
-        cells = [f"{size / MIB:.1f}" for size in sizes]
+        cells = [f"{size / MIB:.1f}" for size in sizes] + [f"{resident / (row['file'] + row['kv']):.2f}"]
         if not row["kv"]:
-            cells[1] = "in rest"
+            cells[1], cells[5] = "in rest", ""
         times = [spread(row[key], ".2f") for key in ("load_s", "start_s")]
         table.add_row(f"{row['engine']} {row['model']}", *cells, *times)
     return table
