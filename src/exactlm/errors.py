@@ -52,5 +52,9 @@ class ReceiptError(ExactlmError):
     """A receipt is malformed, altered, or not signed as it should be."""
 
 
+class LedgerError(ExactlmError):
+    """A ledger cannot be opened, read or written, or has no such entry."""
+
+
 class NumericError(ExactlmError):
     """A NaN or infinity reached a place where the spec forbids it; names the step or tensor."""

@@ -1,0 +1,141 @@
+"""The ledger: an append-only, hash-chained store of receipts, for one process or several. spec/receipts.md 7.
+
+An append that has returned survives kill -9 and power loss. Receipts that wait at the same time share a transaction.
+Knows nothing of models. Needs the extra `proof`, for PostgreSQL also `postgres`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exactlm.errors import ConfigError, LedgerError
+from exactlm.proof.ledger_check import LedgerReport, check_chain
+from exactlm.proof.ledger_entry import Entry, read_entry
+from exactlm.proof.ledger_writer import Writer
+from exactlm.receipt import Receipt
+
+if TYPE_CHECKING:
+    from exactlm.proof.ledger_store import Store
+
+
+class Ledger:
+    """A ledger that is open. Safe to use from any thread, not across a fork. Close it, or use it in a `with`."""
+
+    def __init__(self, store: Store) -> None:
+        """Use Ledger.open."""
+        self._store = store
+        self._writer = Writer(store.append)
+
+    @classmethod
+    def open(cls, url_or_path: str | os.PathLike[str], can_create: bool = True) -> Ledger:
+        """The ledger in a SQLite file or at a PostgreSQL URL. can_create: make it if it is not there.
+
+        ConfigError for another URL or a missing package; LedgerError if it cannot be opened.
+        """
+        try:
+            from exactlm.proof.ledger_schema import read_url
+            from exactlm.proof.ledger_store import Store
+        except ImportError:
+            raise ConfigError('a ledger needs the package sqlalchemy: pip install "exactlm[proof]"') from None
+        return cls(Store(read_url(url_or_path), can_create))
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Appends what was submitted, and closes the database."""
+        self._writer.close()
+        self._store.close()
+
+    @property
+    def name(self) -> str:
+        """Where it is: a path, or a URL without its password."""
+        return self._store.name
+
+    def append(self, receipt: Receipt) -> Entry:
+        """Appends a receipt; returns when it is durable. ReceiptError if it is not one; LedgerError if the database
+        fails: then it was not acknowledged, and where a connection broke it may be there all the same."""
+        return self.submit([receipt]).result()[0]
+
+    def append_many(self, receipts: Sequence[Receipt]) -> list[Entry]:
+        """Appends receipts together, all or none; returns when they are durable. Errors as those of append."""
+        return self.submit(receipts).result()
+
+    def submit(self, receipts: Sequence[Receipt]) -> Future[list[Entry]]:
+        """append_many that does not wait: the result comes when they are durable."""
+        return self._writer.submit(list(receipts))
+
+    def entries(self, first: int = 1, last: int | None = None) -> Iterator[Entry]:
+        """The entries from number `first` to `last`, in their order, as they are at this moment."""
+        return self._store.read(first, last)
+
+    def get(self, seq: int) -> Entry:
+        """The entry of a number. LedgerError if there is none."""
+        entry = self._store.get(seq)
+        if entry is None:
+            raise LedgerError(f"{self.name}: there is no entry {seq}; it has {self.head()[0]}")
+        return entry
+
+    def find(self, receipt_digest: str) -> list[Entry]:
+        """The entries that hold the receipt of this digest; redacted ones are not found."""
+        return [self.get(seq) for seq in self._store.find(receipt_digest)]
+
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the last entry, 0 and zeros if there is none: worth noting elsewhere."""
+        return self._store.head()
+
+    def verify(self, head: tuple[int, str] | None = None) -> LedgerReport:
+        """Checks the whole chain. head: number and hash of an entry as noted elsewhere; it must be there."""
+        return check_chain(self.entries(), head)
+
+    def redact(
+        self, seqs: Iterable[int] | None = None, before: datetime | None = None, reason: str = ""
+    ) -> tuple[Entry | None, bool]:
+        """Erases the receipts of entries by number, or of those appended before a time, and notes that in the chain.
+
+        Returns the entry that notes it, None if no receipt was left to erase; and whether the database's files are
+        rid of them by now: a reader of old rows can delay it until the next redaction. LedgerError.
+        """
+        if (seqs is None) == (before is None):
+            raise LedgerError("a redaction needs either numbers of entries or a time")
+        entry = self._store.redact(None if seqs is None else sorted(set(seqs)), before, reason)
+        return entry, self._store.forget_erased()
+
+    def export(self, path: str | os.PathLike[str]) -> int:
+        """Writes all entries to a file, one JSON object a line; returns their number. LedgerError."""
+        return _write(path, (json.dumps(entry.to_dict(), ensure_ascii=False) for entry in self.entries()))
+
+    def export_receipts(self, path: str | os.PathLike[str]) -> int:
+        """Writes the receipts that are there to a file, one a line; returns their number. LedgerError."""
+        return _write(path, (entry.receipt_text for entry in self.entries() if entry.receipt_text is not None))
+
+
+def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> int:
+    count = 0
+    try:
+        with open(path, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+            for line in lines:
+                file.write(line + "\n")
+                count += 1
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be written: {error.strerror}") from None
+    return count
+
+
+def read_export(path: str | os.PathLike[str]) -> Iterator[Entry]:
+    """The entries of a file that `export` wrote, for check_chain. LedgerError names the line."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                yield read_entry(json.loads(line), f"{path}:{number}")
+    except (OSError, ValueError, RecursionError) as error:
+        raise LedgerError(f"{path}: cannot be read as an exported ledger: {error}") from None
