@@ -50,14 +50,24 @@ def main() -> None:
     for threads in a.threads:
         for num_streams in a.streams:
             comparisons += compare(a, threads, num_streams, facts)
+            if a.json:
+                write_json(a.json, facts, load, comparisons)
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(make_table(a.precision, comparisons))
-    machine = {"processors": os.cpu_count(), "load_before": load, "load_after": os.getloadavg()[0]}
-    for name, value in {**facts, "machine": machine}.items():
+    for name, value in {**facts, "machine": describe_machine(load)}.items():
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
-    if a.json:
-        results = [{**asdict(c), "ratios": c.ratios} for c in comparisons]
-        a.json.write_text(json.dumps({"facts": facts, "machine": machine, "results": results}, indent=1) + "\n")
+
+
+def describe_machine(load_before: float) -> dict[str, Any]:
+    return {"processors": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0]}
+
+
+def write_json(path: Path, facts: dict[str, Any], load: float, comparisons: list[Comparison]) -> None:
+    """All seconds so far: a long run that is ended keeps what it has."""
+    results = [{**asdict(c), "ratios": c.ratios} for c in comparisons]
+    path.write_text(
+        json.dumps({"facts": facts, "machine": describe_machine(load), "results": results}, indent=1) + "\n"
+    )
 
 
 def parse_arguments() -> argparse.Namespace:
