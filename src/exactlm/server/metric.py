@@ -5,7 +5,7 @@ Nothing here runs for each token. Knows nothing of formats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -40,8 +40,8 @@ _COUNTERS = (
 class _EngineCollector(Collector):
     """The engine's own statistics."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
+    def __init__(self, llm: LLM, count_failed_steps: Callable[[], int]) -> None:
+        self._llm, self._count_failed_steps = llm, count_failed_steps
 
     def collect(self) -> Iterable[Metric]:
         """All of them, as they stand."""
@@ -50,19 +50,19 @@ class _EngineCollector(Collector):
             yield GaugeMetricFamily(name, text, getattr(stats, field))
         for name, text, field in _COUNTERS:
             yield CounterMetricFamily(name, text, getattr(stats, field))
+        yield CounterMetricFamily("exactlm_failed_steps", "Steps that failed", self._count_failed_steps())
 
 
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, llm: LLM, name: str) -> None:
+    def __init__(self, llm: LLM, name: str, count_failed_steps: Callable[[], int]) -> None:
         self._registry = registry = CollectorRegistry()
         self.requests = Counter(
             "exactlm_requests", "Requests answered, by HTTP status (499: the client left)", ["endpoint", "status"],
             registry=registry,
         )  # fmt: skip
         self.open_requests = Gauge("exactlm_open_requests", "Requests under way", registry=registry)
-        self.failed_steps = Counter("exactlm_failed_steps", "Steps of the engine that failed", registry=registry)
         self.queue_seconds = Histogram(
             "exactlm_queue_seconds", "From arrival to the first step", registry=registry, buckets=_SECONDS
         )
@@ -79,7 +79,7 @@ class Metrics:
         )
         info = Gauge("exactlm_model_info", "The model served", ["model", "fingerprint"], registry=registry)
         info.labels(name, llm.fingerprint).set(1)
-        registry.register(_EngineCollector(llm))
+        registry.register(_EngineCollector(llm, count_failed_steps))
         ProcessCollector(registry=registry)
 
     def observe(self, timings: dict[str, float | None], num_tokens: int, num_answers: int) -> None:

@@ -41,8 +41,8 @@ class Service:
     def __init__(self, llm: LLM, config: ServerConfig, max_batch: int) -> None:
         self.llm, self.config, self.limits = llm, config, config.limits
         self.room = Room(max_batch + config.limits.max_waiting)
-        self.metrics = Metrics(llm, config.model_name)
         self.loop = EngineLoop(llm, self._deliver)
+        self.metrics = Metrics(llm, config.model_name, lambda: self.loop.num_failed_steps)
         self.is_draining = False
         self._workers = ThreadPoolExecutor(_WORKERS, "exactlm-worker")
         self._exchanges: set[Exchange] = set()
