@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Counts of work, not seconds, so that what is refused does not depend on the machine. The worst step measured: 0.5 s.
 _LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 500_000,
-    "step_lexer_fuel": 200_000,
+    "step_lexer_fuel": 50_000,
     "step_max_items": 10_000,
     "max_items_in_row": 1_000,
     "max_lexer_states": 20_000,  # about 3 kB of memory each
