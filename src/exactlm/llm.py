@@ -267,7 +267,7 @@ class LLM:
         guide = self._make_guide(params) if params.is_guided else None
         for i in range(params.n):
             leader = answers[0].sequence if answers else None
-            fork = guide.fork() if guide is not None else None
+            fork = guide.fork() if guide is not None and i > 0 else guide
             drafter, choice = drafters[i] if drafters else None, first_choice + i
             sequence = self._engine.make(prompt.token_ids, params, choice, leader, fork, receipt, drafter)
             answers.append(Answer(self.tokenizer, sequence))

@@ -16,6 +16,7 @@ from exactlm.errors import ConfigError, ReceiptError
 from exactlm.numerics import SPEC_VERSION
 from exactlm.numerics.sampling import SAMPLING_VERSION
 from exactlm.prompt import ReadPrompt
+from exactlm.text.guide import guide_version
 
 RECEIPT_VERSION = 1
 SIGNED_PREFIX = b"exactlm-receipt-1\0"
@@ -34,7 +35,7 @@ def make_receipt(
     """A receipt without a signature. ReceiptError if the request holds what JSON cannot say."""
     receipt: Receipt = {
         "receipt_version": RECEIPT_VERSION,
-        "spec": {"numerics": SPEC_VERSION, "sampling": SAMPLING_VERSION},
+        "spec": describe_spec(params.is_guided),
         "model": dict(identity),
         "request": {
             "text": prompt.text,
@@ -48,6 +49,12 @@ def make_receipt(
     # What is not exactly a JSON value (a tuple, an integral float) becomes what a reader will find.
     receipt = json.loads(canonical(receipt))
     return {**receipt, "digest": digest_of(receipt), "signature": None}
+
+
+def describe_spec(is_guided: bool) -> dict[str, Any]:
+    """The member `spec`: what defines an answer that is made here."""
+    guide = f"llguidance {guide_version()}" if is_guided else None
+    return {"numerics": SPEC_VERSION, "sampling": SAMPLING_VERSION, "guide": guide}
 
 
 def describe_params(params: SamplingParams, max_tokens: int, choice: int) -> dict[str, Any]:

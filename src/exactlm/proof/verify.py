@@ -14,17 +14,15 @@ from typing import Any
 from exactlm.answer import Ticket
 from exactlm.errors import ExactlmError, ReceiptError, RequestError
 from exactlm.llm import LLM
-from exactlm.numerics import SPEC_VERSION
-from exactlm.numerics.sampling import SAMPLING_VERSION
 from exactlm.prompt import ReadPrompt
-from exactlm.receipt import RECEIPT_VERSION, Receipt, describe_params, digest_of, read_params
+from exactlm.receipt import RECEIPT_VERSION, Receipt, describe_params, describe_spec, digest_of, read_params
 from exactlm.signature import check_signature
 
 WINDOW = 64  # receipts under way at a time
 
 MEMBERS: dict[str, set[str]] = {
     "": {"receipt_version", "spec", "model", "request", "sampling", "output", "steps", "digest", "signature"},
-    "spec": {"numerics", "sampling"},
+    "spec": {"numerics", "sampling", "guide"},
     "model": {"fingerprint", "model", "tokenizer", "text", "template", "adapter"},
     "request": {"text", "chat", "prompt_token_ids"},
     "output": {"token_ids", "text", "finish_reason", "stop_reason", "digest"},
@@ -122,7 +120,7 @@ def check_claim(receipt: Receipt, llm: LLM, needs_signature: bool, public_key: s
             check_signature(receipt, public_key)
         except ReceiptError as error:
             raise MismatchError("signature", str(error)) from None
-    ours = {"numerics": SPEC_VERSION, "sampling": SAMPLING_VERSION}
+    ours = describe_spec(read_params(receipt["sampling"])[0].is_guided)
     if receipt["spec"] != ours:
         raise MismatchError("spec", f"made by the spec {receipt['spec']}, this is {ours}")
     for name, value in llm.identity.items():

@@ -175,6 +175,11 @@ def _reason(matcher: llguidance.LLMatcher) -> str:
     return f"{matcher.get_error().strip():.600}"
 
 
+def guide_version() -> str:
+    """The version of llguidance: which whitespace JSON may hold, say, is defined by it."""
+    return str(_import_llguidance().__version__)
+
+
 def _import_llguidance() -> Any:
     try:
         import llguidance
