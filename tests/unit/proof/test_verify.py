@@ -117,7 +117,7 @@ def test_a_changed_leaf_with_a_new_digest_is_named(llm: LLM, receipts: list[Rece
                 "steps": {"steps"},
                 "output": {path[1] if path[1] != "digest" else "output.digest"} if len(path) > 1 else set(),
                 "request": {"request", "steps", "form", "output.digest"},
-                "sampling": {"form", "token_ids", "steps", "request", "finish_reason", "text"},
+                "sampling": {"form", "spec", "token_ids", "steps", "request", "finish_reason", "text"},
             }[path[0]]
             assert verdict.differs in expected | ({"form"} if path[-1] == "stop_reason" else set()), (path, verdict)
             if path[0] == "steps" or path[:2] == ("output", "token_ids"):
