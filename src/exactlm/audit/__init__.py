@@ -1,0 +1,1 @@
+"""How deterministic is an engine? Asks the same things under changing conditions and compares the answers."""

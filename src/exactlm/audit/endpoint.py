@@ -1,0 +1,163 @@
+"""An engine behind a URL that speaks OpenAI's API. Asks first what it can do; what it cannot is told, not guessed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from exactlm.audit.condition import Condition, Shot, Wave, Workload, common_conditions, request_conditions
+from exactlm.audit.condition import seed_conditions as drawn_conditions
+from exactlm.audit.response import read_stream, read_whole
+from exactlm.audit.target import Answer, Unvaried, gather_unvaried
+from exactlm.errors import ConfigError
+
+NOT_VISIBLE = (
+    ("threads", "a server's threads cannot be set from outside: audit it again after starting it with others"),
+    ("isa", "nor its instruction set or machine"),
+    ("chunk", "nor how it cuts prompts into chunks"),
+    ("memory", "nor the size of its KV cache"),
+    ("speculation", "nor its speculative decoding"),
+    ("dtype", "nor the precision of its weights"),
+)
+PROBE = "The capital of France is"
+PROBE_LOAD = Workload((), 2)
+
+
+class EndpointTarget:
+    """url: with or without /v1. model: its name; None for the first that the server lists. is_chat: ask
+    /v1/chat/completions. timeout: seconds for each request. Raises ConfigError if it does not answer."""
+
+    keeps_logits = False
+
+    def __init__(
+        self, url: str, model: str | None = None, key: str | None = None, is_chat: bool = False, timeout: float = 120.0
+    ) -> None:
+        base = url.rstrip("/")
+        self.url = base if base.endswith("/v1") else f"{base}/v1"
+        self.is_chat = is_chat
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        # Nothing of the environment's proxies: the engine is asked, not what stands before it.
+        self._client = httpx.Client(headers=headers, timeout=timeout, limits=limits, trust_env=False)
+        self.model = model or self._first_model()
+        self._unable: dict[str, str] = {}
+        self._probe()
+        self._num_cached: int | None = None
+
+    def describe(self) -> dict[str, str]:
+        api = "chat completions" if self.is_chat else "completions"
+        return {"kind": "endpoint", "engine": self.url, "model": self.model, "API": api}
+
+    def conditions(self, load: Workload) -> list[Condition]:
+        made = [*common_conditions(load), *request_conditions(load)]
+        if "seed" not in self._unable:
+            made += drawn_conditions(load)
+        return [c for c in made if c.factor not in self._unable]
+
+    def unvaried(self) -> list[Unvaried]:
+        cache = ("cache", "cannot be emptied from outside: `cold` only asks other things in between")
+        return gather_unvaried([*self._unable.items()], [cache], NOT_VISIBLE)
+
+    def prepare(self, condition: Condition) -> None:
+        self._num_cached = None
+
+    def fire(self, wave: Wave) -> list[Answer]:
+        if len(wave) == 1:
+            answers = [self._ask(wave[0])]
+        else:
+            gate = threading.Barrier(len(wave))
+            with ThreadPoolExecutor(len(wave)) as pool:
+                answers = list(pool.map(lambda shot: self._ask(shot, gate), wave))
+        for answer in answers:
+            if answer.num_cached is not None:
+                self._num_cached = (self._num_cached or 0) + answer.num_cached
+        return answers
+
+    def is_alive(self) -> bool:
+        try:
+            self._client.get(f"{self.url}/models")
+        except httpx.HTTPError:
+            return False
+        return True
+
+    def note(self) -> dict[str, int]:
+        return {} if self._num_cached is None else {"cached prompt tokens": self._num_cached}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _first_model(self) -> str:
+        try:
+            response = self._client.get(f"{self.url}/models")
+        except httpx.HTTPError as error:
+            raise ConfigError(f"{self.url}: no answer ({error}): is the server running?") from None
+        try:
+            return str(response.raise_for_status().json()["data"][0]["id"])
+        except (httpx.HTTPError, ValueError, LookupError, TypeError):
+            message = f"{self.url}/models: status {response.status_code} and no list of models: give --model-name"
+            raise ConfigError(message) from None
+
+    def _probe(self) -> None:
+        """Finds out what the engine can do."""
+        plain = Shot(PROBE, None, 2, logprobs=None)
+        answer = self._ask(plain)
+        if answer.error:
+            raise ConfigError(f"{self.url}: the first request failed: {answer.error}")
+        told = self._ask(Shot(PROBE, None, 2))
+        if told.error or not told.logprobs:
+            self._unable["logprobs"] = told.error or "the answer has none, though they were asked for"
+        streamed = self._ask(Shot(PROBE, None, 2, is_streamed=True, logprobs=None))
+        if streamed.error:
+            self._unable["streaming"] = streamed.error
+        drawn = self._ask(PROBE_LOAD.drawn(plain))
+        if drawn.error:
+            self._unable["seed"] = drawn.error
+
+    def _ask(self, shot: Shot, gate: threading.Barrier | None = None) -> Answer:
+        """One request; never raises for what the server does."""
+        if gate is not None:
+            gate.wait()
+            time.sleep(shot.delay)
+        begin = time.monotonic()
+        try:
+            answer = self._stream(shot) if shot.is_streamed else self._post(shot)
+        except httpx.TimeoutException as error:
+            answer = Answer(error=f"timeout: {type(error).__name__}")
+        except (httpx.HTTPError, ValueError) as error:
+            answer = Answer(error=f"{type(error).__name__}: {error}"[:300])
+        answer.seconds = round(time.monotonic() - begin, 4)
+        return answer
+
+    def _post(self, shot: Shot) -> Answer:
+        response = self._client.post(self._path, json=self._body(shot))
+        if response.status_code != 200:
+            return Answer(error=f"status {response.status_code}: {response.text[:200]}")
+        return read_whole(response.json())
+
+    def _stream(self, shot: Shot) -> Answer:
+        with self._client.stream("POST", self._path, json=self._body(shot)) as response:
+            if response.status_code != 200:
+                return Answer(error=f"status {response.status_code}: {response.read().decode(errors='replace')[:200]}")
+            return read_stream(response.iter_lines())
+
+    @property
+    def _path(self) -> str:
+        return f"{self.url}/chat/completions" if self.is_chat else f"{self.url}/completions"
+
+    def _body(self, shot: Shot) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self.model, "max_tokens": shot.max_tokens, "temperature": shot.temperature}
+        if self.is_chat:
+            body["messages"] = [{"role": "user", "content": shot.text}]
+        else:
+            body["prompt"] = shot.text
+        if shot.seed is not None:
+            body["seed"] = shot.seed
+        if shot.is_streamed:
+            body["stream"] = True
+        if shot.logprobs is not None and "logprobs" not in self._unable:
+            body |= {"logprobs": True, "top_logprobs": shot.logprobs} if self.is_chat else {"logprobs": shot.logprobs}
+        return body
