@@ -86,7 +86,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     for name, default, letter, text in (
-        ("max-body-bytes", 8 << 20, "N", "bytes of a request at most"),
+        ("max-body-bytes", 4 << 20, "N", "bytes of a request at most"),
         ("max-waiting", 1024, "N", "answers that may wait for a place in the batch"),
     ):
         parser.add_argument(f"--{name}", type=int, default=default, metavar=letter, help=f"{text} (default: {default})")

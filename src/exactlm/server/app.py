@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ from exactlm.server.reply import send_json
 from exactlm.server.service import Service
 from exactlm.server.tokenization import TokenEndpoint, detokenize, tokenize
 
+_LOG = logging.getLogger("exactlm.server")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -98,6 +100,8 @@ class Gate:
 
 async def _tell(request: Request, error: Exception) -> Response:
     told = make_error(error)
+    if told.status == 500:
+        _LOG.error("%s failed", request.url.path, exc_info=error)
     return Response(told.body, told.status, told.headers, "application/json")
 
 

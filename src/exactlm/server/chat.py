@@ -11,7 +11,7 @@ from exactlm.llm import LLM, RequestOutput
 from exactlm.server.answer_format import Asked, Piece
 from exactlm.server.chat_schema import ChatRequest, list_messages
 from exactlm.server.logprob import make_chat_logprobs
-from exactlm.server.prompt import check_length
+from exactlm.server.prompt import check_length, check_size
 from exactlm.server.sampling_schema import make_params
 from exactlm.text.tokenizer import Tokenizer
 
@@ -84,4 +84,11 @@ def render(llm: LLM, body: dict[str, Any], add_generation_prompt: bool = True) -
     """Token ids of a checked body's conversation. Tools are told to the template unless tool_choice is "none"."""
     tools = body.get("tools") if body.get("tool_choice") != "none" else None
     kwargs = body.get("chat_template_kwargs")
-    return llm.chat_ids(list_messages(body), tools or None, add_generation_prompt, kwargs)
+    messages = list_messages(body)
+    check_size(llm, sum(map(_count_chars, messages)), "messages")
+    return llm.chat_ids(messages, tools or None, add_generation_prompt, kwargs)
+
+
+def _count_chars(message: dict[str, Any]) -> int:
+    content = message.get("content") or ""
+    return len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)

@@ -75,7 +75,8 @@ class GenerateEndpoint:
             if writer is not None and writer.is_started:
                 await writer.send_error(error)
             else:
-                await send_json(send, error.status, error.body, headers=error.headers)
+                headers = {**error.headers, "x-request-id": exchange.id}
+                await send_json(send, error.status, error.body, headers=headers)
         finally:
             expiry.cancel()
             if watch is not None:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from exactlm.server.errors import ApiError
 
 MAX_DEPTH = 64
+# A megabyte of "[],[],.." becomes a hundred megabytes of lists, and holds up everybody meanwhile.
+MAX_CONTAINERS = 100_000
+# One that is never closed reaches to the end, so that no text takes more than one pass.
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _MAX_NUMBER_CHARS = 400  # a float64 never needs more; Python's own limit is 4300 digits and costs quadratic time
 
 
 def parse_body(data: bytes) -> dict[str, Any]:
     """The JSON object in `data`. ApiError 400: not UTF-8, not an object, a name twice, NaN or infinity, a number that
-    no float64 holds, an unpaired surrogate, nesting beyond MAX_DEPTH."""
+    no float64 holds, an unpaired surrogate, nesting beyond MAX_DEPTH, more than MAX_CONTAINERS."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _refuse(f"the body is not UTF-8 at byte {error.start}") from None
+    _check_size(text)
     try:
         body = json.loads(
             text,
@@ -38,6 +45,15 @@ def parse_body(data: bytes) -> dict[str, Any]:
     return body
 
 
+def _check_size(text: str) -> None:
+    if text.count("[") + text.count("{") <= MAX_CONTAINERS:
+        return
+    outside = _STRING.sub("", text)
+    count = outside.count("[") + outside.count("{")
+    if count > MAX_CONTAINERS:
+        raise _refuse(f"the body has {count} objects and lists; at most {MAX_CONTAINERS} are read")
+
+
 def _refuse(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code="invalid_json")
 
@@ -45,10 +61,17 @@ def _refuse(message: str, param: str | None = None) -> ApiError:
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for (name, _), known in zip(pairs, _count_known(pairs), strict=True) if known)
         raise _refuse(f"the name {twice!r:.80} stands twice in one object", twice)
     return result
+
+
+def _count_known(pairs: list[tuple[str, Any]]) -> Iterator[bool]:
+    """For each name, whether it came before."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        yield name in seen
+        seen.add(name)
 
 
 def _refuse_constant(name: str) -> Any:

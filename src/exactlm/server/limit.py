@@ -21,7 +21,7 @@ class Limits:
     long gets a comment, so that proxies keep it.
     """
 
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 4 << 20
     read_seconds: float = 30.0
     request_seconds: float = 600.0
     max_waiting: int = 1024

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+
 from exactlm.llm import LLM
 from exactlm.server.errors import ApiError
+from exactlm.text.tokenizer import Tokenizer
+
+
+def check_size(llm: LLM, num_chars: int, param: str) -> None:
+    """ApiError for a text that cannot fit the context even if all its tokens are the longest there are: tokenising
+    it would only hold up others."""
+    longest = _find_longest(llm.tokenizer)
+    if num_chars > llm.context_tokens * longest:
+        message = (
+            f"this model's context is {llm.context_tokens} tokens of at most {longest} bytes, but the prompt has "
+            f"{num_chars} characters"
+        )
+        raise ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+@functools.lru_cache(maxsize=4)
+def _find_longest(tokenizer: Tokenizer) -> int:
+    """Bytes of the longest token."""
+    return max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.num_tokens))
 
 
 def encode_text(llm: LLM, text: str, param: str) -> list[int]:
-    """The token ids of a prompt, as LLM.generate makes them. ApiError if there are none."""
+    """The token ids of a prompt, as LLM.generate makes them. ApiError if there are none or far too many."""
+    check_size(llm, len(text), param)
     ids = llm.tokenizer.encode(text)
     if not ids:
         message = f"{param} = {text!r:.60} has no tokens in this model's vocabulary; give at least one"

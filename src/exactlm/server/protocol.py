@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from exactlm.server.errors import ApiError
 
@@ -19,13 +20,22 @@ def make_protocol(read_seconds: float) -> type[HttpToolsProtocol]:
 
         _header_timer: asyncio.TimerHandle | None = None
         _header_bytes = 0
+        _active: RequestResponseCycle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._begin_header()
 
+        def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+            self._active = cycle
+            super()._start_asgi_task(cycle, app)
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._end_header()
+            # With another request in the pipeline, uvicorn tells only that one.
+            if self._active is not None and not self._active.response_complete:
+                self._active.disconnected = True
+                self._active.message_event.set()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:

@@ -17,6 +17,7 @@ from exactlm.server.exchange import Exchange
 from exactlm.server.limit import RETRY_SECONDS, Limits, Room
 from exactlm.server.loop import EngineLoop, News
 from exactlm.server.metric import Metrics
+from exactlm.server.prompt import check_size
 from exactlm.server.request_log import RequestLog
 from exactlm.server.summary import make_timings, make_usage
 
@@ -54,7 +55,7 @@ class Service:
         self._events = asyncio.get_running_loop()
         self.loop.start()
         self._tick()
-        await self.run_aside(self._start_template)
+        await self.run_aside(self._warm_up)
 
     def stop(self) -> None:
         """Ends the engine's thread and the workers."""
@@ -103,8 +104,9 @@ class Service:
         for exchange in self._exchanges:
             exchange.fail(ApiError(503, "the server is shutting down", code="shutting_down"))
 
-    def _start_template(self) -> None:
-        """The first rendering starts a process; better now than in somebody's request."""
+    def _warm_up(self) -> None:
+        """The first rendering starts a process, and the longest token is sought: better now than in a request."""
+        check_size(self.llm, 0, "")
         with contextlib.suppress(ExactlmError):
             self.llm.chat_ids([{"role": "user", "content": "."}])
 

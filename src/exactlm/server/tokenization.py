@@ -15,7 +15,7 @@ from exactlm.server.errors import make_error, make_field_error
 from exactlm.server.generate import check_model
 from exactlm.server.json_body import parse_body
 from exactlm.server.logprob import name_token
-from exactlm.server.prompt import check_ids
+from exactlm.server.prompt import check_ids, check_size
 from exactlm.server.reading import read_body
 from exactlm.server.reply import send_json
 from exactlm.server.service import Service
@@ -49,6 +49,7 @@ def tokenize(llm: LLM, body: dict[str, Any]) -> dict[str, Any]:
     """The token ids of a text or a conversation, their number, and the context's length."""
     fields = _validate(TokenizeRequest, body)
     if fields.prompt is not None:
+        check_size(llm, len(fields.prompt), "prompt")
         ids = llm.tokenizer.encode(fields.prompt, add_special_tokens=fields.add_special_tokens is not False)
     else:
         ids = render(llm, body, fields.add_generation_prompt is not False)

@@ -53,8 +53,8 @@ def test_sound_objects_are_read_as_they_are(body: dict[str, object], is_ascii: b
         (b'{"a": "\xed\xa0\x80"}', "not UTF-8"),
         (b'\xff\xfe{"a": 1}', "not UTF-8 at byte 0"),
         (b'{"a": "tab\there"}', "not JSON"),
-        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nests deeper"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nests deeper"),
+        (b'{"a": ' + b"[" * 90_000 + b"]" * 90_000 + b"}", "nests deeper"),
+        (b'{"a":' * 90_000 + b"1" + b"}" * 90_000, "nests deeper"),
         (b'{"a": ' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", "nests deeper"),
     ],
 )
@@ -72,3 +72,21 @@ def test_the_deepest_that_is_allowed_is_read() -> None:
 
 def test_paired_surrogates_are_one_character() -> None:
     assert parse_body(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+def test_a_name_that_stands_twice_is_found_in_any_length() -> None:
+    names = ",".join(f'"{i}":1' for i in range(300_000))
+    with pytest.raises(ApiError, match="'299999' stands twice"):
+        parse_body(f'{{{names},"299999":1}}'.encode())
+
+
+def test_brackets_in_texts_are_no_lists() -> None:
+    text = '[{"\\' * 100_000
+    assert parse_body(json.dumps({"a": text, "b": [[]]}).encode()) == {"a": text, "b": [[]]}
+    with pytest.raises(ApiError, match="100002 objects and lists"):
+        parse_body(b'{"a": [' + b"[]," * 99_999 + b"{}]}")
+
+
+def test_a_text_that_never_closes_takes_one_pass() -> None:
+    with pytest.raises(ApiError, match="not JSON"):
+        parse_body(b'{"a": "' + b"[" * 100_001 + b'\\"' * 500_000)

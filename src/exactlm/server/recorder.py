@@ -1,0 +1,70 @@
+"""Receipts of answers: signed if there is a key, and durable in the ledger before the answer's last bytes are sent.
+
+The ledger's own thread waits for the disk, never the event loop. Knows nothing of formats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from exactlm.errors import ReceiptError
+from exactlm.llm import CompletionOutput, RequestOutput, Ticket
+from exactlm.prompt import ReadPrompt
+from exactlm.receipt import Receipt, canonical
+from exactlm.server.errors import ApiError
+from exactlm.signature import sign
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from exactlm.proof.ledger import Ledger
+
+
+class Recorder:
+    """Makes receipts where they are due: in a ledger always, else for who asks. `key`: signs them."""
+
+    def __init__(self, ledger: Ledger | None = None, key: Ed25519PrivateKey | None = None) -> None:
+        self._ledger, self._key = ledger, key
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether every answer is recorded."""
+        return self._ledger is not None
+
+    def check(self, prompts: Sequence[ReadPrompt]) -> None:
+        """ApiError for a request that no receipt could hold, before anything is computed for it."""
+        try:
+            for prompt in prompts:
+                conversation = prompt.conversation.to_dict() if prompt.conversation is not None else None
+                canonical([prompt.text, conversation])
+        except ReceiptError as error:
+            message = f"a receipt is made of this request, and cannot hold it: {error}"
+            raise ApiError(400, message, code="invalid_value") from None
+
+    def collect(self, tickets: Sequence[Ticket]) -> list[RequestOutput]:
+        """The outputs of finished requests with their receipts. In a worker thread: this takes milliseconds."""
+        outputs = [ticket.output() for ticket in tickets]
+        return [replace(output, outputs=[self._sign(a) for a in output.outputs]) for output in outputs]
+
+    def _sign(self, answer: CompletionOutput) -> CompletionOutput:
+        if self._key is None or answer.receipt is None:
+            return answer
+        return replace(answer, receipt=sign(answer.receipt, self._key))
+
+    async def record(self, outputs: Sequence[RequestOutput]) -> None:
+        """Returns when the receipts are durable, if there is a ledger. LedgerError, ReceiptError: they are not."""
+        if self._ledger is not None:
+            await asyncio.wrap_future(self._ledger.submit(list_receipts(outputs)))
+
+    def close(self) -> None:
+        """Appends what was submitted, and closes the ledger."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def list_receipts(outputs: Sequence[RequestOutput]) -> list[Receipt]:
+    """One for each choice, in the order of the choices."""
+    return [answer.receipt for output in outputs for answer in output.outputs if answer.receipt is not None]
