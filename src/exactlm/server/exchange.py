@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from exactlm.engine.sampling_params import SamplingParams
@@ -19,6 +20,7 @@ from exactlm.server.limit import Room
 from exactlm.server.loop import EngineLoop, News
 from exactlm.server.reading import ClientGoneError
 
+LAST_SECONDS = 5.0  # for the last bytes of a request that was ended
 GONE_STATUS = 499  # in the log and the metrics: the asker left before the answer
 
 
@@ -38,7 +40,8 @@ class Exchange:
         self.params: SamplingParams | None = None
         self.status = 0  # HTTP's, when it has ended
         self.error: ApiError | None = None
-        self.is_cut_off = False  # ended in the middle of a write that never came to its end
+        self.abort: Callable[[], None] | None = None  # drops the connection, with what it has not taken
+        self._last: asyncio.TimerHandle | None = None
         self.changed = asyncio.Event()
         self.is_quiet = True  # no byte was sent since the last tick
         self._failure: Exception | None = None
@@ -82,6 +85,12 @@ class Exchange:
             self._failure = error
         self.changed.set()
 
+    def end(self, error: Exception) -> None:
+        """Ends the request for good: a reader that takes nothing is cut off a little later."""
+        self.fail(error)
+        if self._last is None and self.abort is not None:
+            self._last = asyncio.get_running_loop().call_later(LAST_SECONDS, self.abort)
+
     @property
     def is_done(self) -> bool:
         """Whether every answer is complete."""
@@ -107,6 +116,8 @@ class Exchange:
 
     def close(self, loop: EngineLoop, room: Room) -> None:
         """Ends the engine's work on it, and gives its room back."""
+        if self._last is not None:
+            self._last.cancel()
         with self._lock:
             self._is_over = True
             room.leave(self.num_reserved)

@@ -21,8 +21,6 @@ from exactlm.server.stream import StreamWriter
 from exactlm.server.summary import make_extension, make_usage
 
 _LOG = logging.getLogger("exactlm.server")
-# After its time is over a request may write its end; a reader that takes nothing is cut off then.
-_LAST_SECONDS = 5.0
 
 
 class GenerateEndpoint:
@@ -35,22 +33,19 @@ class GenerateEndpoint:
         """Answers one request."""
         service = self._service
         exchange = Exchange(self._kind.endpoint, self._kind.id_prefix)
+        exchange.abort = scope.get("state", {}).get("abort")
         service.open(exchange)
         try:
             await self._answer(exchange, scope, receive, send)
         except ClientGoneError:
             exchange.status = GONE_STATUS
-        except asyncio.CancelledError:
-            exchange.status = exchange.status or GONE_STATUS
-            if not exchange.is_cut_off:
-                raise
         finally:
             service.close(exchange)
 
     async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         service, writer = self._service, None
         watch: asyncio.Task[None] | None = None
-        expiry = _Expiry(exchange, service.limits.request_seconds)
+        expiry = asyncio.get_running_loop().call_later(service.limits.request_seconds, self._expire, exchange)
         try:
             service.check_ready()
             service.room.check()
@@ -107,6 +102,10 @@ class GenerateEndpoint:
         exchange.outputs = [ticket.output() for ticket in exchange.tickets]
         return await self._service.run_aside(_dump_whole, exchange, asked, envelope)
 
+    def _expire(self, exchange: Exchange) -> None:
+        message = f"the request was not finished within {self._service.limits.request_seconds:g} seconds"
+        exchange.end(ApiError(408, message, code="request_timeout", headers={"Connection": "close"}))
+
     def _make_envelope(self, exchange: Exchange) -> dict[str, Any]:
         service = self._service
         return {
@@ -139,26 +138,3 @@ def check_model(body: dict[str, Any], name: str) -> None:
 async def _watch(exchange: Exchange, receive: Receive) -> None:
     await wait_for_disconnect(receive)
     exchange.fail(ClientGoneError())
-
-
-class _Expiry:
-    """Ends a request when its time is over, and what still writes it a little later."""
-
-    def __init__(self, exchange: Exchange, seconds: float) -> None:
-        self._exchange, self._seconds = exchange, seconds
-        self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
-
-    def cancel(self) -> None:
-        """The request has ended in time."""
-        self._timer.cancel()
-
-    def _expire(self) -> None:
-        message = f"the request was not finished within {self._seconds:g} seconds"
-        self._exchange.fail(ApiError(408, message, code="request_timeout", headers={"Connection": "close"}))
-        self._timer = asyncio.get_running_loop().call_later(_LAST_SECONDS, self._cut_off)
-
-    def _cut_off(self) -> None:
-        self._exchange.is_cut_off = True
-        if self._task is not None:
-            self._task.cancel()

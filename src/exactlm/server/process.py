@@ -15,11 +15,11 @@ import uvicorn
 
 from exactlm.errors import ConfigError
 from exactlm.server.app import make_app
+from exactlm.server.exchange import LAST_SECONDS
 from exactlm.server.protocol import make_protocol
 from exactlm.server.service import Service
 
 _KEEP_ALIVE_SECONDS = 75  # longer than proxies keep a connection: it is theirs to close
-_LAST_SECONDS = 5.0  # for the last bytes, when the time for finishing answers is over
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -58,7 +58,7 @@ def serve(service: Service, bound: socket.socket, announce: Callable[[], None]) 
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=max(1, int(limits.grace_seconds + 2 * _LAST_SECONDS)),
+        timeout_graceful_shutdown=max(1, int(limits.grace_seconds + 2 * LAST_SECONDS)),
     )
     server = _Server(config, service)
     server.run_with(bound, announce)

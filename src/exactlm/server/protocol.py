@@ -1,4 +1,4 @@
-"""HTTP connections with limits that uvicorn does not have: on the time and size of a request's header."""
+"""HTTP connections with limits that uvicorn lacks: on a header's time and size, and on readers that take nothing."""
 
 from __future__ import annotations
 
@@ -47,12 +47,25 @@ def make_protocol(read_seconds: float) -> type[HttpToolsProtocol]:
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
+            self.scope["state"]["abort"] = self.transport.abort
             if self._header_timer is None:
                 self._begin_header()
 
         def on_headers_complete(self) -> None:
             self._end_header()
             super().on_headers_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._check_reader(self.transport.get_write_buffer_size() + 1)
+
+        def _check_reader(self, before: int) -> None:
+            """Drops a connection whose reader takes nothing of what is left, which may be megabytes."""
+            left = self.transport.get_write_buffer_size()
+            if left >= before:
+                self.transport.abort()
+            elif left:
+                self.loop.call_later(read_seconds, self._check_reader, left)
 
         def send_400_response(self, msg: str) -> None:
             self._refuse(400, msg)

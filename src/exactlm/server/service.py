@@ -102,7 +102,7 @@ class Service:
     def end_all(self) -> None:
         """Ends the requests under way with an error: the time for finishing them is over."""
         for exchange in self._exchanges:
-            exchange.fail(ApiError(503, "the server is shutting down", code="shutting_down"))
+            exchange.end(ApiError(503, "the server is shutting down", code="shutting_down"))
 
     def _warm_up(self) -> None:
         """The first rendering starts a process, and the longest token is sought: better now than in a request."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -57,6 +58,18 @@ def test_leaving_before_the_body_is_complete_is_no_error(slow: ServerProcess) ->
         leaving.endheaders(b'{"prompt": ')
     slow.wait_until_idle()
     assert "Traceback" not in slow.output
+
+
+def test_the_first_of_two_requests_on_a_connection_ends_with_it(slow: ServerProcess) -> None:
+    body = json.dumps({"prompt": "the", "max_tokens": 480, "ignore_eos": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    request = head + b"content-length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+    steps = slow.metric("exactlm_steps_total")
+    with socket.create_connection((slow.host, slow.port)) as leaving:
+        leaving.sendall(request + request)
+        wait_for(slow, "exactlm_kv_pages_used", 1)
+    slow.wait_until_idle()
+    assert slow.metric("exactlm_steps_total") - steps < 300
 
 
 def wait_for(server: ServerProcess, name: str, value: float) -> None:

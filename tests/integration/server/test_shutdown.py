@@ -64,7 +64,7 @@ def test_requests_that_arrive_meanwhile_are_turned_away(served_model: Path) -> N
         with running.open_stream(COMPLETION, LONG) as lines, socket.create_connection(address) as pipelined:
             next(lines)
             # Two requests on one connection: the second is begun when the first has its answer.
-            first = json.dumps({**LONG, "max_tokens": 20}).encode()
+            first = json.dumps({**LONG, "max_tokens": 300}).encode()
             pipelined.sendall(head.replace(str(len(body)).encode(), str(len(first)).encode()) + first + head + body)
             time.sleep(0.1)
             running.process.send_signal(signal.SIGTERM)
@@ -72,7 +72,7 @@ def test_requests_that_arrive_meanwhile_are_turned_away(served_model: Path) -> N
             while part := pipelined.recv(65536):
                 seen += part
         assert seen.count(b"HTTP/1.1 200") == 1
-        assert b"HTTP/1.1 503" in seen or seen.count(b"HTTP/1.1") == 1
+        assert seen.count(b"HTTP/1.1 503") == 1
         assert running.wait() == 0
 
 
