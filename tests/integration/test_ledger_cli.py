@@ -72,7 +72,7 @@ def test_verify_and_redact(path: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "redacted" in run(capsys, "show", path, "7")[1]
     assert run(capsys, "show", path, make(7)["digest"])[0] == 2
     told = json.loads(run(capsys, "redact", path, "--older-than", "0", "--json")[1])
-    assert (told["redacted"], told["noted_in"], told["gone_from_files"]) == (28, 32, True)
+    assert (told["redacted"], told["noted_in"], told["cleared"]) == (28, 32, True)
     assert run(capsys, "redact", path, "--before", "2999-01-01")[1] == "0 redacted\n"
     status, out, _ = run(capsys, "verify", path, "--head", head)
     assert (status, out.splitlines()[0], out.splitlines()[2]) == (0, "32 entries, 30 receipts, 30 redacted", "sound")

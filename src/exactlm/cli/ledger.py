@@ -174,15 +174,15 @@ def _redact(options: argparse.Namespace) -> int:
     elif options.older_than is not None:
         before = _count_back(options.older_than)
     with Ledger.open(options.ledger, can_create=False) as ledger:
-        entry, is_gone = ledger.redact(options.seq, before, options.reason or "")
+        entry, is_cleared = ledger.redact(options.seq, before, options.reason or "")
     runs = entry.content["entries"] if entry is not None else []
     count = sum(last - first + 1 for first, last in runs)
     if options.json:
         told = {"redacted": count, "entries": runs, "noted_in": entry.seq if entry else None}
-        print_json({**told, "gone_from_files": is_gone})
+        print_json({**told, "cleared": is_cleared})
         return 0
     print(f"{count} redacted" + (f", noted in entry {entry.seq}" if entry else ""))
-    if not is_gone:
+    if not is_cleared:
         print("a reader keeps old pages of the file in use; run this again later to clear them")
     return 0
 

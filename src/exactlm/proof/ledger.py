@@ -102,8 +102,8 @@ class Ledger:
     ) -> tuple[Entry | None, bool]:
         """Erases the receipts of entries by number, or of those appended before a time, and notes that in the chain.
 
-        Returns the entry that notes it, None if no receipt was left to erase; and whether the database's files are
-        rid of them by now: a reader of old rows can delay it until the next redaction. LedgerError.
+        Returns the entry that notes it, None if no receipt was left to erase; and whether the database could clear
+        what was erased: a reader of old rows can delay it until the next redaction. LedgerError.
         """
         if (seqs is None) == (before is None):
             raise LedgerError("a redaction needs either numbers of entries or a time")

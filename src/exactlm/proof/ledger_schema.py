@@ -186,7 +186,8 @@ def lock_for_writing(connection: Connection) -> None:
 
 
 def forget_erased(engine: Engine) -> bool:
-    """Lets the database overwrite what was erased; False if a reader of old rows holds it back until later."""
+    """SQLite: what was erased is overwritten in its files. PostgreSQL: its place is free to be overwritten. False if a
+    reader of old rows holds it back until later."""
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(f"VACUUM {NAME}")

@@ -61,7 +61,7 @@ class Store:
         return entry
 
     def forget_erased(self) -> bool:
-        """Whether what was erased is now also gone from the database's files."""
+        """Whether the database could clear what was erased; see ledger_schema."""
         with self._telling():
             return forget_erased(self._engine)
 

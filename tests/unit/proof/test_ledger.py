@@ -214,8 +214,8 @@ def test_redaction_keeps_the_chain(place: str) -> None:
     with Ledger.open(place) as ledger:
         ledger.append_many([make(i) for i in range(1, COUNT + 1)])
         hashes = [entry.hash for entry in ledger.entries()]
-        entry, is_gone = ledger.redact([4, 3, 8, 3], reason="asked")
-        assert is_gone
+        entry, is_cleared = ledger.redact([4, 3, 8, 3], reason="asked")
+        assert is_cleared
         assert entry is not None
         assert entry.content == {"kind": "redaction", "entries": [[3, 4], [8, 8]], "reason": "asked"}
         assert ledger.redact([3, 8]) == (None, True)
