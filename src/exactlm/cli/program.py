@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from exactlm import __version__
-from exactlm.cli import audit, chat, convert, doctor, info, keygen, ledger, outline, run, serve, verify
+from exactlm.cli import audit, bench, chat, convert, doctor, info, keygen, ledger, outline, run, serve, verify
 from exactlm.errors import ExactlmError
 from exactlm.numerics import SPEC_VERSION
 
-COMMANDS = (convert, run, chat, outline, serve, info, verify, keygen, ledger, audit, doctor)
+COMMANDS = (convert, run, chat, outline, serve, info, verify, keygen, ledger, audit, doctor, bench)
 EPILOG = """examples:
   exactlm convert SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2
   exactlm run smollm2 "The capital of France is" --max-tokens 32

@@ -1,0 +1,50 @@
+"""What every task is made of. Knows neither engines nor conditions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from exactlm.bench.question import Answer, Question
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question of a task. `reference`: what the right answer is made of."""
+
+    id: str
+    question: Question
+    reference: Any = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an answer is worth. `label`: what it says, in short; two answers with other labels are a flip. `value`: as
+    a number, whose standard deviation over conditions is reported. `marks`: what is averaged over items."""
+
+    label: str
+    value: float
+    marks: Mapping[str, float] = field(default_factory=dict)
+
+
+class Task(ABC):
+    """A benchmark. `template`: the prompt as text, with `{...}` where the data go; few-shot examples are part of it."""
+
+    name: ClassVar[str]
+    template: ClassVar[str]
+
+    @abstractmethod
+    def load(self) -> list[Item]:
+        """All items, in the data's order. Raises ConfigError where there are none."""
+
+    @abstractmethod
+    def judge(self, item: Item, answer: Answer) -> Verdict:
+        """What the answer is worth."""
+
+
+def most_likely(answer: Answer) -> int:
+    """Index of the best-scored option, the first of equals."""
+    assert answer.scores is not None
+    return answer.scores.index(max(answer.scores))
