@@ -59,10 +59,10 @@ build_arm64() {
   version=$(basename "$(ls -d "$ROOT"/usr/include/python3.1? | head -n 1)")
   out="$WORK/arm64-build"
   mkdir -p "$out/exactlm"
-  flags="-std=c++20 -O2 -fPIC -ffp-contract=off -fno-math-errno -fvisibility=hidden -Inative -I$nanobind/include -I$nanobind/ext/robin_map/include -I$ROOT/usr/include/$version -I$ROOT/usr/include"
+  flags="-std=c++20 -O2 -fPIC -ffp-contract=off -fno-math-errno -fno-trapping-math -fvisibility=hidden -Inative -I$nanobind/include -I$nanobind/ext/robin_map/include -I$ROOT/usr/include/$version -I$ROOT/usr/include"
   build() { [ "$out/$1.o" -nt "$2" ] || aarch64-linux-gnu-g++ $flags "${@:3}" -c "$2" -o "$out/$1.o"; }
   build nanobind "$nanobind/src/nb_combined.cpp" -std=c++17 -DNDEBUG
-  for file in bind isa pool kv_cache linear attention rows logit; do build "$file" "native/$file.cpp" -DNDEBUG; done
+  for file in bind isa pool kv_cache linear attention rows layout logit sampling; do build "$file" "native/$file.cpp" -DNDEBUG; done
   for isa in scalar neon neondotprod; do
     local march=""
     [ "$isa" = neondotprod ] && march="-march=armv8.2-a+dotprod"

@@ -87,7 +87,8 @@ def run(engine: Engine, prompts: Sequence[Prompt], setting: Setting) -> list[str
             request = engine.add(list(prompt), params)
             active[request], hashes[request] = index, hashlib.sha256()
         decoder.recorded.clear()
-        ready = engine.step()
+        before = {request: len(request.output_ids) for request in active}
+        ready = [request for request in engine.step() if len(request.output_ids) > before[request]]
         for request, logits in zip(ready, decoder.recorded, strict=True):
             assert np.isfinite(logits).all()
             hashes[request].update(logits.tobytes())

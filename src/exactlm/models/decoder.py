@@ -18,6 +18,7 @@ from exactlm.numerics.constant import softmax_scale
 from exactlm.numerics.layout import TILE
 
 HEAD_ROWS = 64  # logits are made for at most this many rows at once
+FFN_ROWS = 192  # so is the feed-forward block, whose arrays are the widest: those of a whole step would be the largest
 
 
 def _tiles(n: int) -> int:
@@ -40,8 +41,10 @@ class Workspace:
         self.query_scales = np.zeros(tokens * c.num_heads, np.float32)
         self.attended = np.zeros((tokens, q), np.float32)
         self.attended_codes = np.zeros((tokens, padded_codes(q)), np.int16)
-        self.gate_up = np.zeros((tokens, _tiles(2 * c.intermediate_size)), np.float32)
-        self.ffn_codes = np.zeros((tokens, padded_codes(c.intermediate_size)), np.int16)
+        ffn_rows = min(tokens, FFN_ROWS)
+        self.gate_up = np.zeros((ffn_rows, _tiles(2 * c.intermediate_size)), np.float32)
+        self.ffn_codes = np.zeros((ffn_rows, padded_codes(c.intermediate_size)), np.int16)
+        self.ffn_scales = np.zeros(ffn_rows, np.float32)
         self.cosine = np.zeros((tokens, c.head_dim // 2), np.float32)
         self.sine = np.zeros((tokens, c.head_dim // 2), np.float32)
         self.final_codes = np.zeros((tokens, padded_codes(c.hidden_size)), np.int16)
@@ -118,7 +121,7 @@ class Decoder:
     def _attention(self, i: int, layer: Layer, y: F32 | None, step: object, cache: KvCache, n: int) -> None:
         k, w, c = self.kernels, self._w, self.config
         ok = k.norm_quantise(w.x, y, None, n, layer.attention_norm, c.rms_norm_eps, w.hidden_codes, w.scales)
-        self._linear(layer.qkv, layer.qkv_bias, w.hidden_codes, n, w.qkv)
+        self._linear(layer.qkv, layer.qkv_bias, w.hidden_codes[:n], w.scales[:n], w.qkv)
         ok = ok and k.write_qkv(step, w.qkv, c.num_heads, w.cosine, w.sine, cache, i, w.query_codes, w.query_scales)
         ok = ok and k.attend(
             step, w.query_codes, w.query_scales, c.num_heads, cache, i, self.softmax_scale, self.window, w.attended
@@ -126,21 +129,24 @@ class Decoder:
         ok = ok and k.quantise(w.attended, n, w.attended.shape[1], w.attended_codes, w.scales)
         if not ok:
             raise NumericError(f"layer {i}: attention met a NaN or infinity")
-        self._linear(layer.output, layer.output_bias, w.attended_codes, n, w.y)
+        self._linear(layer.output, layer.output_bias, w.attended_codes[:n], w.scales[:n], w.y)
 
     def _feed_forward(self, i: int, layer: Layer, n: int) -> None:
         k, w, c = self.kernels, self._w, self.config
         ok = k.norm_quantise(w.x, w.y, None, n, layer.ffn_norm, c.rms_norm_eps, w.hidden_codes, w.scales)
-        self._linear(layer.gate_up, layer.gate_up_bias, w.hidden_codes, n, w.gate_up)
-        ok = ok and k.swiglu_quantise(w.gate_up, n, c.intermediate_size, w.ffn_codes, w.scales)
-        if not ok:
-            raise NumericError(f"layer {i}: the feed-forward block met a NaN or infinity")
-        self._linear(layer.down, layer.down_bias, w.ffn_codes, n, w.y)
+        for begin in range(0, n, FFN_ROWS):
+            rows = slice(begin, min(begin + FFN_ROWS, n))
+            count = rows.stop - begin
+            self._linear(layer.gate_up, layer.gate_up_bias, w.hidden_codes[rows], w.scales[rows], w.gate_up)
+            ok = ok and k.swiglu_quantise(w.gate_up, count, c.intermediate_size, w.ffn_codes, w.ffn_scales)
+            if not ok:
+                raise NumericError(f"layer {i}: the feed-forward block met a NaN or infinity")
+            self._linear(layer.down, layer.down_bias, w.ffn_codes[:count], w.ffn_scales[:count], w.y[rows])
 
-    def _linear(self, weight: object, bias: F32 | None, codes: I16, n: int, y: F32) -> None:
-        self.kernels.linear(weight, codes, self._w.scales, n, y)
+    def _linear(self, weight: object, bias: F32 | None, codes: I16, scales: F32, y: F32) -> None:
+        self.kernels.linear(weight, codes, scales, len(codes), y)
         if bias is not None:
-            self.kernels.add_bias(y, n, bias)
+            self.kernels.add_bias(y, len(codes), bias)
 
 
 def read_cache(

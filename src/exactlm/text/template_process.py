@@ -15,11 +15,9 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import jinja2
-import markupsafe
 
 from exactlm.errors import TemplateError
 
@@ -66,7 +64,8 @@ class TemplateProcess:
         self._end()
         if not sys.executable:
             raise TemplateError("chat templates are rendered in a Python process, but sys.executable is empty")
-        folders = {str(Path(str(module.__file__)).parent.parent) for module in (jinja2, markupsafe)}
+        specs = [find_spec(name) for name in ("jinja2", "markupsafe")]  # only the worker imports them
+        folders = {str(Path(str(spec.origin)).parent.parent) for spec in specs if spec is not None}
         kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "SYSTEMROOT") if name in os.environ}
         try:
             self._process = subprocess.Popen(
