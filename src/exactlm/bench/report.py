@@ -49,7 +49,7 @@ def make_score_table(title: str, reports: list[EngineReport]) -> Table:
         sizes = [f"{memory[name] / MIB:.0f}" for name in ("peak", "private")] if memory else ["-", "-"]
         fastest = max(f["items_per_second"] for f in report.conditions.values())
         table.add_row(
-            report.engine,
+            shorten(report.engine),
             str(found["num_items"]),
             *(f"{found['metrics'][name]:.1%}" for name in marks),
             f"{found['mean_value']:.4f}",
@@ -77,8 +77,14 @@ def make_spread_table(reports: list[EngineReport]) -> Table:
         if main:
             low, high, _ = s.metrics[main]
             cells.append(f"{low:.1%}-{high:.1%}")
-        table.add_row(report.engine, *cells)
+        table.add_row(shorten(report.engine), *cells)
     return table
+
+
+def shorten(engine: str) -> str:
+    """The spec with the last part of its path only."""
+    kind, _, model = engine.partition(":")
+    return f"{kind} {model.rstrip('/').rpartition('/')[2]}"
 
 
 def tell_deviation(value: float) -> str:

@@ -1,9 +1,9 @@
-"""Runs generated programs where they can do no harm: another process without network, without the files of this machine,
-with limits on time, memory, output and processes.
+"""Runs generated programs where they can do no harm: another process without network, without the files of this
+machine, with limits on time, memory, output and processes.
 
-Isolation is Linux namespaces through `unshare` of util-linux: a new root that holds the Python interpreter read-only and
-nothing else, no network device, no other processes. Started by root, the program runs as nobody: limits on processes do
-not bind root. Knows nothing of benchmarks.
+Isolation is Linux namespaces through `unshare` of util-linux: a new root that holds the Python interpreter read-only
+and nothing else, no network device, no other processes. Started by root, the program runs as nobody: a limit on
+processes does not bind root. Knows nothing of benchmarks.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Outcome:
 
 
 class Sandbox:
-    """Runs programs. is_isolated: False runs them with limits on time and memory only, as --unsafe asks for. ConfigError
-    where isolation is wanted and this machine does not give it."""
+    """Runs programs. is_isolated: False runs them with limits on time and memory only, as --unsafe asks for.
+    ConfigError where isolation is wanted and this machine does not give it."""
 
     def __init__(self, is_isolated: bool = True) -> None:
         self._is_isolated = is_isolated

@@ -1,7 +1,7 @@
 """Key terms of contracts: a party, a date, the governing law. Checked by substrings of the contract itself.
 
-The contracts come without annotations, so an answer is right if it gives a term of the kind asked for that stands in the
-contract in these words; where the contract has none by the patterns below, "none" is right. It says whether a model
+The contracts come without annotations, so an answer is right if it gives a term of the kind asked for that stands in
+the contract in these words; where the contract has none by the patterns below, "none" is right. It says whether a model
 reads and copies, not whether a lawyer would agree.
 """
 
@@ -50,8 +50,8 @@ class Contracts(Task):
 
     name = "contracts"
     template = (
-        "Contract:\nThis lease is made on May 3, 2011 by Northgate Homes, Inc. and is governed by the laws of the State "
-        "of Ohio.\n\nQuestion: What date is written in this contract?\nAnswer: May 3, 2011\n\n"
+        "Contract:\nThis lease is made on May 3, 2011 by Northgate Homes, Inc. and is governed by the laws of the "
+        "State of Ohio.\n\nQuestion: What date is written in this contract?\nAnswer: May 3, 2011\n\n"
         "Question: Which state's or country's law governs this contract?\nAnswer: Ohio\n\n"
         "Question: Which company guarantees this contract?\nAnswer: none\n\n"
         "Contract:\n{contract}\n\nQuestion: {question}\nAnswer:"

@@ -13,8 +13,9 @@ from pathlib import Path
 from exactlm.bench.data import DataSource, read_rows
 from exactlm.bench.question import Answer, Choice
 from exactlm.bench.task.base import Item, Task, Verdict, most_likely
+from exactlm.engine.sampling_params import SamplingParams
 from exactlm.errors import ConfigError
-from exactlm.llm import LLM, SamplingParams
+from exactlm.llm import LLM
 
 GRADES = ("1", "2", "3", "4", "5")
 NUM_VARIANTS = 10  # essays for each prompt
@@ -52,7 +53,7 @@ class Essays(Task):
 
 
 def write_essays(llm: LLM, data: DataSource, path: Path) -> None:
-    """Writes NUM_VARIANTS essays for every writing prompt, seeds 0 and up, temperature 0.8: the same bytes everywhere."""
+    """Writes NUM_VARIANTS essays for every writing prompt, seeds from 0, temperature 0.8: the same bytes everywhere."""
     rows = [r for r in data.read("mt_bench_question.jsonl") if r["category"] == "writing"]
     prompts = [row["turns"][0] for row in rows for _ in range(NUM_VARIANTS)]
     params = [SamplingParams(temperature=0.8, seed=i, max_tokens=ESSAY_TOKENS) for i in range(len(prompts))]

@@ -40,4 +40,4 @@ class Mbpp(Task):
         assert answer.text is not None
         row = item.reference
         tests = "\n".join([row.get("test_setup_code") or "", *row["test_list"], ""])
-        return judge_code(self._sandbox, answer.text + "\n", tests)
+        return judge_code(self._sandbox, "", answer.text, tests)

@@ -28,7 +28,7 @@ class Torch:
         self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=kind).eval()
         self.facts = {"engine": f"torch {torch.__version__}, transformers {transformers.__version__}", "dtype": dtype}
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def choose(self, questions: list[Question]) -> list[Reply]:
         read = [option_ids(self._encode, q) for q in questions]
         ids, mask = self._pad([p for p, _ in read], is_left=False)
@@ -41,7 +41,7 @@ class Torch:
             replies.append({"scores": [float(scores[i]) for i in options], "prompt_sha256": digest_ids(prompt)})
         return replies
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def complete(self, questions: list[Question]) -> list[Reply]:
         prompts = [self._encode(q["prompt"]) for q in questions]
         ids, mask = self._pad(prompts, is_left=True)
