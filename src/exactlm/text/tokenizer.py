@@ -150,7 +150,8 @@ class Tokenizer:
             check_text(text)
             self._guard.check(text)
             parts.append(self._guard.translate(text) if is_trusted else text)
-        ids: list[int] = self._tokenizer.encode("".join(parts), add_special_tokens=False).ids
+        # In a batch of one the package lets go of the interpreter's lock: other requests go on meanwhile.
+        ids: list[int] = self._tokenizer.encode_batch_fast(["".join(parts)], add_special_tokens=False)[0].ids
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True, continuation: bool = False) -> str:
