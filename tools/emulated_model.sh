@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whole models on other processors: converts tiny models of every kind here, digests them here, and checks the digests under qemu.
+# Whole models on other processors: converts tiny models of every kind here, digests them and makes receipts of answers here, and checks both under qemu.
 #   tools/emulated_model.sh haswell            x86-64 without AVX-512, with this Python
 #   tools/emulated_model.sh aarch64            Debian's Python and NumPy for arm64, and our module built for it
 # The real model takes part where `make models` has made it. Needs qemu-user; for aarch64 also apt, g++-aarch64-linux-gnu and nanobind's sources.
@@ -27,6 +27,20 @@ PY
     [ -f ".cache/models/smollm2-135m-$precision/manifest.json" ] && MODELS+=(".cache/models/smollm2-135m-$precision")
   done
   "$PYTHON" -m tests.golden.replay write "$WORK/digests.json" "${MODELS[@]}"
+  local model
+  for model in "${MODELS[@]}"; do
+    "$PYTHON" -m tests.golden.receipts "$model" > "$WORK/$(basename "$model").jsonl"
+  done
+}
+
+verify() { # the receipts of every model, by the Python and the instruction sets of the arguments
+  local model isa
+  for model in "${MODELS[@]}"; do
+    for isa in $ISAS; do
+      case "$model $isa" in *smollm2*scalar | *smollm2*reference) continue ;; esac
+      echo "receipts of $(basename "$model"), $isa: $("$@" -m exactlm verify "$WORK/$(basename "$model").jsonl" "$model" --isa "$isa" --threads 3)"
+    done
+  done
 }
 
 haswell() {
@@ -34,8 +48,12 @@ haswell() {
   packages=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
   module=$("$PYTHON" -c 'import exactlm.kernels._native as n; print(n.__file__)')
   rm -rf "$WORK/host" && mkdir "$WORK/host" && cp -r src/exactlm "$WORK/host/exactlm" && cp "$module" "$WORK/host/exactlm/kernels/"
-  PYTHONPATH="$PWD/$WORK/host:$packages" PYTHONWARNINGS=ignore qemu-x86_64 -cpu Haswell "$(readlink -f "$PYTHON")" \
-    -m tests.golden.replay check "$WORK/digests.json" "${MODELS[@]}" 2> >(grep -v "TCG doesn't support" >&2)
+  export PYTHONPATH="$PWD/$WORK/host:$packages" PYTHONWARNINGS=ignore
+  local emulated=(qemu-x86_64 -cpu Haswell "$(readlink -f "$PYTHON")")
+  {
+    "${emulated[@]}" -m tests.golden.replay check "$WORK/digests.json" "${MODELS[@]}"
+    ISAS="scalar avx2" verify "${emulated[@]}"
+  } 2> >(grep -v "TCG doesn't support" >&2)
 }
 
 arm64_root() { # Debian's arm64 Python and NumPy, unpacked, not installed
@@ -50,6 +68,10 @@ arm64_root() { # Debian's arm64 Python and NumPy, unpacked, not installed
   # shellcheck disable=SC2086
   (cd "$ROOT/packages" && apt-get download -qq $names 2>/dev/null)
   for package in "$ROOT"/packages/*.deb; do dpkg-deb -x "$package" "$ROOT"; done
+  "$PYTHON" -m pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 \
+    --python-version "$(ls "$ROOT"/usr/bin | sed -n 's/^python\(3\.1[0-9]\)$/\1/p')" --dest "$ROOT/wheels" \
+    tokenizers rfc8785 rich markdown-it-py mdurl pygments
+  for wheel in "$ROOT"/wheels/*.whl; do "$PYTHON" -m zipfile -e "$wheel" "$ROOT/usr/lib/python3/dist-packages"; done
   touch "$ROOT/complete"
 }
 
@@ -79,10 +101,11 @@ aarch64() {
   build_arm64
   local python
   python=$(ls "$ROOT"/usr/bin/python3.1? | head -n 1)
-  PYTHONHOME="$ROOT/usr" PYTHONPATH="$PWD/$WORK/arm64-build:$ROOT/usr/lib/python3/dist-packages" PYTHONDONTWRITEBYTECODE=1 \
-    LD_LIBRARY_PATH="$ROOT/usr/lib/aarch64-linux-gnu/blas:$ROOT/usr/lib/aarch64-linux-gnu/lapack" \
-    qemu-aarch64 -L "$ROOT" -E LD_LIBRARY_PATH="$ROOT/usr/lib/aarch64-linux-gnu/blas:$ROOT/usr/lib/aarch64-linux-gnu/lapack" "$python" \
-    -m tests.golden.replay check "$WORK/digests.json" "${MODELS[@]}"
+  local libraries="$ROOT/usr/lib/aarch64-linux-gnu/blas:$ROOT/usr/lib/aarch64-linux-gnu/lapack"
+  local emulated=(env PYTHONHOME="$ROOT/usr" PYTHONPATH="$PWD/$WORK/arm64-build:$ROOT/usr/lib/python3/dist-packages" PYTHONDONTWRITEBYTECODE=1
+    LD_LIBRARY_PATH="$libraries" qemu-aarch64 -L "$ROOT" -E LD_LIBRARY_PATH="$libraries" "$python")
+  "${emulated[@]}" -m tests.golden.replay check "$WORK/digests.json" "${MODELS[@]}"
+  ISAS="scalar neon neondotprod" verify "${emulated[@]}"
 }
 
 prepare
