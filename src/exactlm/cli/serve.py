@@ -13,8 +13,10 @@ from exactlm.cli.option import add_model
 from exactlm.engine.config import EngineConfig
 from exactlm.errors import ConfigError
 from exactlm.llm import LLM
+from exactlm.signature import read_key
 
 if TYPE_CHECKING:
+    from exactlm.server.recorder import Recorder
     from exactlm.server.service import ServerConfig
 
 EPILOG = """examples:
@@ -47,6 +49,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_limits(parser)
     parser.add_argument("--request-log", metavar="FILE", help="append one line of JSON for each request")
     parser.add_argument("--log-text", action="store_true", help="write prompts and answers into the request log too")
+    parser.add_argument(
+        "--ledger", metavar="WHERE", help="append a receipt of every answer to this file or postgresql:// database"
+    )
+    parser.add_argument("--sign-key", metavar="FILE", help="sign receipts with a key of `exactlm keygen`")
     parser.set_defaults(execute=execute)
 
 
@@ -140,7 +146,19 @@ def read_config(options: argparse.Namespace) -> ServerConfig:
         raise ConfigError("the model has no name for clients: give --model-name NAME")
     ring = KeyRing(keys)
     log = RequestLog(options.request_log, options.log_text) if options.request_log else None
-    return ServerConfig(name, limits, ring, tuple(options.cors_origin), log)
+    return ServerConfig(name, limits, ring, tuple(options.cors_origin), log, open_recorder(options))
+
+
+def open_recorder(options: argparse.Namespace) -> Recorder:
+    """The ledger and the key asked for. ConfigError, LedgerError."""
+    from exactlm.server.recorder import Recorder
+
+    key = read_key(options.sign_key) if options.sign_key else None
+    if not options.ledger:
+        return Recorder(None, key)
+    from exactlm.proof.ledger import Ledger
+
+    return Recorder(Ledger.open(options.ledger), key)
 
 
 def open_engine(options: argparse.Namespace) -> LLM:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.engine.sequence import Logprobs
 from exactlm.llm import LLM, RequestOutput
+from exactlm.prompt import ReadPrompt
 
 
 @dataclass
@@ -26,10 +27,11 @@ class Piece:
 class Asked:
     """A request that was read, checked and turned into token ids, but not yet submitted."""
 
-    prompts: list[list[int]]
+    prompts: list[ReadPrompt]
     params: SamplingParams
     is_streaming: bool
     wants_usage: bool
+    wants_receipts: bool
     format: AnswerFormat
 
     @property

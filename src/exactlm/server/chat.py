@@ -8,6 +8,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, ClassVar
 
 from exactlm.llm import LLM, RequestOutput
+from exactlm.prompt import ReadPrompt
 from exactlm.server.answer_format import Asked, Piece
 from exactlm.server.chat_schema import ChatRequest, list_messages
 from exactlm.server.logprob import make_chat_logprobs
@@ -34,10 +35,10 @@ class ChatFormat:
         fields = ChatRequest.model_validate(body)
         max_tokens = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
         params = make_params(fields, max_tokens=max_tokens, logprobs=fields.num_top)
-        ids = render(llm, body)
-        check_length(llm, len(ids), max_tokens, "messages")
+        prompt = render(llm, body)
+        check_length(llm, len(prompt.token_ids), max_tokens, "messages")
         made = cls(llm.tokenizer, fields.num_top, bool(fields.return_token_ids))
-        return Asked([ids], params, bool(fields.stream), fields.wants_usage, made)
+        return Asked([prompt], params, bool(fields.stream), fields.wants_usage, fields.wants_receipts, made)
 
     def make_opening(self, index: int) -> str | None:
         """Who speaks."""
@@ -80,13 +81,13 @@ class ChatFormat:
         return make_chat_logprobs(self._tokenizer, token_ids, logprobs, self._num_top or 0)
 
 
-def render(llm: LLM, body: dict[str, Any], add_generation_prompt: bool = True) -> list[int]:
-    """Token ids of a checked body's conversation. Tools are told to the template unless tool_choice is "none"."""
+def render(llm: LLM, body: dict[str, Any], add_generation_prompt: bool = True) -> ReadPrompt:
+    """A checked body's conversation and its token ids. Tools are told to the template unless tool_choice is "none"."""
     tools = body.get("tools") if body.get("tool_choice") != "none" else None
     kwargs = body.get("chat_template_kwargs")
     messages = list_messages(body)
     check_size(llm, sum(map(_count_chars, messages)), "messages")
-    return llm.chat_ids(messages, tools or None, add_generation_prompt, kwargs)
+    return llm.read_chat(messages, tools or None, add_generation_prompt, kwargs)
 
 
 def _count_chars(message: dict[str, Any]) -> int:

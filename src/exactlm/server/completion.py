@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from exactlm.engine.sequence import Logprobs
 from exactlm.llm import LLM, RequestOutput
+from exactlm.prompt import ReadPrompt
 from exactlm.server.answer_format import Asked, Piece
 from exactlm.server.completion_schema import CompletionRequest
 from exactlm.server.logprob import CompletionLogprobs
@@ -43,21 +44,21 @@ class CompletionFormat:
         max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
         scored = fields.logprobs if fields.echo else None
         params = make_params(fields, max_tokens=max_tokens, logprobs=fields.logprobs, prompt_logprobs=scored)
-        ids, echoes = [], []
+        prompts, echoes = list[ReadPrompt](), list[str]()
         is_one = fields.prompts is not fields.prompt
         for index, prompt in enumerate(fields.prompts):
             param = "prompt" if is_one else f"prompt[{index}]"
             if isinstance(prompt, str):
-                ids.append(encode_text(llm, prompt, param))
+                prompts.append(ReadPrompt(encode_text(llm, prompt, param), prompt))
             else:
                 check_ids(llm, prompt, param)
-                ids.append(prompt)
-            check_length(llm, len(ids[-1]), max_tokens, param)
+                prompts.append(ReadPrompt(prompt))
+            check_length(llm, len(prompts[-1].token_ids), max_tokens, param)
             if fields.echo:
                 echoes.append(prompt if isinstance(prompt, str) else llm.tokenizer.decode(prompt, False))
         has_logprobs, shows_ids = fields.logprobs is not None, bool(fields.return_token_ids)
         made = cls(llm.tokenizer, params.n, echoes if fields.echo else None, has_logprobs, shows_ids)
-        return Asked(ids, params, bool(fields.stream), fields.wants_usage, made)
+        return Asked(prompts, params, bool(fields.stream), fields.wants_usage, fields.wants_receipts, made)
 
     def make_opening(self, index: int) -> str | None:
         """The echoed prompt, if any."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,7 +19,7 @@ from exactlm.server.reading import ClientGoneError, read_body, wait_for_disconne
 from exactlm.server.reply import send_json
 from exactlm.server.service import Service
 from exactlm.server.stream import StreamWriter
-from exactlm.server.summary import make_extension, make_usage
+from exactlm.server.summary import make_response_extension, make_usage
 
 _LOG = logging.getLogger("exactlm.server")
 
@@ -54,7 +55,8 @@ class GenerateEndpoint:
             asked = await service.run_aside(self._submit, exchange, data)
             envelope = self._make_envelope(exchange)
             if asked.is_streaming:
-                writer = StreamWriter(send, exchange, asked, envelope)
+                finish = partial(self._finish, exchange, asked)
+                writer = StreamWriter(send, exchange, asked, envelope, finish)
                 await writer.run()
             else:
                 body = await self._make_whole(exchange, asked, envelope)
@@ -86,20 +88,37 @@ class GenerateEndpoint:
             asked = self._kind.read(body, service.llm)
         except ValidationError as error:
             raise make_field_error(error, body) from None
+        if self._has_receipts(asked):
+            service.config.recorder.check(asked.prompts)
         exchange.params = asked.params
         exchange.is_streaming = asked.is_streaming
         exchange.wants_deltas = asked.is_streaming and not asked.format.is_whole
         exchange.check()
         exchange.reserve(service.room, asked.num_answers)
         exchange.expect(len(asked.prompts))
-        exchange.attach(service.loop, service.loop.submit(asked.prompts, asked.params, exchange))
+        has_receipts = self._has_receipts(asked)
+        exchange.attach(service.loop, service.loop.submit(asked.prompts, asked.params, exchange, has_receipts))
         return asked
+
+    def _has_receipts(self, asked: Asked) -> bool:
+        return asked.wants_receipts or self._service.config.recorder.has_ledger
+
+    async def _finish(self, exchange: Exchange, asked: Asked) -> None:
+        """Gives the exchange its outputs; where receipts are due, they are made and durable before anyone sees the
+        end."""
+        service, recorder = self._service, self._service.config.recorder
+        if not self._has_receipts(asked):
+            exchange.outputs = [ticket.output() for ticket in exchange.tickets]
+            return
+        outputs = await service.run_aside(recorder.collect, exchange.tickets)
+        await recorder.record(outputs)
+        exchange.outputs = outputs
 
     async def _make_whole(self, exchange: Exchange, asked: Asked, envelope: dict[str, Any]) -> bytes:
         exchange.check()
         while not exchange.is_done:
             await exchange.wait()
-        exchange.outputs = [ticket.output() for ticket in exchange.tickets]
+        await self._finish(exchange, asked)
         return await self._service.run_aside(_dump_whole, exchange, asked, envelope)
 
     def _expire(self, exchange: Exchange) -> None:
@@ -122,7 +141,7 @@ def _dump_whole(exchange: Exchange, asked: Asked, envelope: dict[str, Any]) -> b
         **envelope,
         "choices": asked.format.make_choices(exchange.outputs),
         "usage": make_usage(exchange),
-        "exactlm": make_extension(exchange),
+        "exactlm": make_response_extension(exchange, asked.wants_receipts),
     }
     return json.dumps(whole, allow_nan=False).encode("ascii")
 

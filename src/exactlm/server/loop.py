@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.llm import LLM, StreamDelta, Ticket
+from exactlm.prompt import Prompt
 
 _LOG = logging.getLogger("exactlm.server")
 _STOP_SECONDS = 10.0
@@ -71,12 +72,15 @@ class EngineLoop:
         """Whether requests are still answered."""
         return self._thread.is_alive()
 
-    def submit(self, prompts: Sequence[list[int]], params: SamplingParams, owner: Owner) -> list[Ticket]:
-        """Queues the prompts of one owner, all or none. Thread-safe; RequestError, CapacityError."""
+    def submit(
+        self, prompts: Sequence[Prompt], params: SamplingParams, owner: Owner, has_receipts: bool = False
+    ) -> list[Ticket]:
+        """Queues the prompts of one owner, all or none. has_receipts: of each answer. Thread-safe; RequestError,
+        CapacityError."""
         tickets: list[Ticket] = []
         try:
             for prompt in prompts:
-                tickets.append(self._llm.submit(prompt, params))
+                tickets.append(self._llm.submit(prompt, params, has_receipts))
         except BaseException:
             self.cancel(tickets)
             raise

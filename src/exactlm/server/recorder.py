@@ -6,21 +6,26 @@ The ledger's own thread waits for the disk, never the event loop. Knows nothing 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exactlm.errors import ReceiptError
+from exactlm.errors import LedgerError, ReceiptError
 from exactlm.llm import CompletionOutput, RequestOutput, Ticket
 from exactlm.prompt import ReadPrompt
 from exactlm.receipt import Receipt, canonical
 from exactlm.server.errors import ApiError
+from exactlm.server.limit import RETRY_SECONDS
 from exactlm.signature import sign
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from exactlm.proof.ledger import Ledger
+
+
+_LOG = logging.getLogger("exactlm.server")
 
 
 class Recorder:
@@ -55,9 +60,15 @@ class Recorder:
         return replace(answer, receipt=sign(answer.receipt, self._key))
 
     async def record(self, outputs: Sequence[RequestOutput]) -> None:
-        """Returns when the receipts are durable, if there is a ledger. LedgerError, ReceiptError: they are not."""
-        if self._ledger is not None:
+        """Returns when the receipts are durable, if there is a ledger. ApiError 503: they are not."""
+        if self._ledger is None:
+            return
+        try:
             await asyncio.wrap_future(self._ledger.submit(list_receipts(outputs)))
+        except LedgerError as error:
+            _LOG.error("an answer is withheld, since it cannot be recorded: %s", error)
+            message = "the answer cannot be recorded now, and so is withheld; the server's log says why"
+            raise ApiError(503, message, code="not_recorded", headers={"Retry-After": str(RETRY_SECONDS)}) from None
 
     def close(self) -> None:
         """Appends what was submitted, and closes the ledger."""

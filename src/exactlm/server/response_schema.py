@@ -41,11 +41,12 @@ class Timings(BaseModel):
 
 
 class Extension(BaseModel):
-    """What makes the answer checkable: a digest for each choice, and the seed."""
+    """What makes the answer checkable: a digest for each choice, and the seed; receipts if the request asked."""
 
     digests: list[str]
     seed: int | None
     timings: Timings
+    receipts: list[dict[str, Any]] | None = None
 
 
 class TopLogprob(BaseModel):

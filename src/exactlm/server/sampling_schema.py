@@ -66,6 +66,12 @@ class JsonSchemaFormat(Strict):
     json_schema: NamedSchema
 
 
+class ExactlmOptions(Strict):
+    """What only this server has. receipt: the response has a receipt of each choice (spec/receipts.md)."""
+
+    receipt: bool | None = None
+
+
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
@@ -115,6 +121,7 @@ class SamplingFields(Strict):
     regex: str | None = None
     grammar: str | None = None
     return_token_ids: bool | None = None
+    exactlm: ExactlmOptions | None = None
     user: Ignored = None
     metadata: Ignored = None
     store: Ignored = None
@@ -122,6 +129,11 @@ class SamplingFields(Strict):
     safety_identifier: Ignored = None
     prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
+
+    @property
+    def wants_receipts(self) -> bool:
+        """Whether the response is to have them."""
+        return self.exactlm is not None and bool(self.exactlm.receipt)
 
     @property
     def num_choices(self) -> int:

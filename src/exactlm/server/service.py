@@ -18,6 +18,7 @@ from exactlm.server.limit import RETRY_SECONDS, Limits, Room
 from exactlm.server.loop import EngineLoop, News
 from exactlm.server.metric import Metrics
 from exactlm.server.prompt import check_size
+from exactlm.server.recorder import Recorder
 from exactlm.server.request_log import RequestLog
 from exactlm.server.summary import make_timings, make_usage
 
@@ -34,6 +35,7 @@ class ServerConfig:
     keys: KeyRing = field(default_factory=lambda: KeyRing(()))
     cors_origins: tuple[str, ...] = ()
     request_log: RequestLog | None = None
+    recorder: Recorder = field(default_factory=Recorder)
 
 
 class Service:
@@ -65,6 +67,7 @@ class Service:
         self._workers.shutdown(wait=False, cancel_futures=True)
         if self.config.request_log is not None:
             self.config.request_log.close()
+        self.config.recorder.close()
 
     @property
     def is_ready(self) -> bool:

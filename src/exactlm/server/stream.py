@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.types import Send
@@ -12,7 +12,7 @@ from exactlm.llm import StreamDelta
 from exactlm.server.answer_format import AnswerFormat, Asked, Piece
 from exactlm.server.errors import ApiError
 from exactlm.server.exchange import Exchange
-from exactlm.server.summary import make_extension, make_usage
+from exactlm.server.summary import make_response_extension, make_usage
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -26,8 +26,16 @@ _DONE = b"data: [DONE]\n\n"
 class StreamWriter:
     """Writes one streamed response. Pieces that wait for a slow reader are joined into one chunk."""
 
-    def __init__(self, send: Send, exchange: Exchange, asked: Asked, envelope: dict[str, Any]) -> None:
-        self._send, self._exchange, self._asked = send, exchange, asked
+    def __init__(
+        self,
+        send: Send,
+        exchange: Exchange,
+        asked: Asked,
+        envelope: dict[str, Any],
+        finish: Callable[[], Awaitable[None]],
+    ) -> None:
+        """finish: gives the exchange its outputs, once it is done."""
+        self._send, self._exchange, self._asked, self._finish = send, exchange, asked, finish
         self._format: AnswerFormat = asked.format
         head = json.dumps({**envelope, "object": self._format.chunk_object}, separators=(",", ":"))
         self._head = f'data: {head[:-1]},"choices":['
@@ -41,7 +49,7 @@ class StreamWriter:
             await exchange.wait()
             deltas = exchange.take_deltas()
             if exchange.is_done:
-                exchange.outputs = [ticket.output() for ticket in exchange.tickets]
+                await self._finish()
                 await self._write(self._make_last(self._list_chunks(deltas)), more_body=False)
                 return
             if chunks := self._list_chunks(deltas):
@@ -99,7 +107,9 @@ class StreamWriter:
 
     def _make_last(self, chunks: list[str]) -> bytes:
         """The last chunks: the very last one carries the extension, and the counts if they are asked for."""
-        extension = f',"exactlm":{json.dumps(make_extension(self._exchange))}}}\n\n'
+        extension = (
+            f',"exactlm":{json.dumps(make_response_extension(self._exchange, self._asked.wants_receipts))}}}\n\n'
+        )
         if self._asked.wants_usage:
             parts = [self._head + chunk + self._tail for chunk in chunks]
             parts.append(f'{self._head}],"usage":{json.dumps(make_usage(self._exchange))}{extension}')

@@ -6,11 +6,18 @@ from __future__ import annotations
 from typing import Any
 
 from exactlm.server.exchange import Exchange
+from exactlm.server.recorder import list_receipts
+
+
+def make_response_extension(exchange: Exchange, has_receipts: bool) -> dict[str, Any]:
+    """The `exactlm` object of a response: with one receipt for each choice, if the request asked for them."""
+    extension = make_extension(exchange)
+    return {**extension, "receipts": list_receipts(exchange.outputs)} if has_receipts else extension
 
 
 def make_extension(exchange: Exchange) -> dict[str, Any]:
-    """The `exactlm` object: one digest for each choice, the seed, and seconds from the request's arrival to when it
-    was queued, its prefill began, its first token and its last token came (monotonic clock)."""
+    """The `exactlm` object without receipts: one digest for each choice, the seed, and seconds from the request's
+    arrival to when it was queued, its prefill began, its first token and its last token came (monotonic clock)."""
     return {
         "digests": [answer.digest for output in exchange.outputs for answer in output.outputs],
         "seed": next((output.seed for output in exchange.outputs), None),

@@ -52,7 +52,7 @@ def tokenize(llm: LLM, body: dict[str, Any]) -> dict[str, Any]:
         check_size(llm, len(fields.prompt), "prompt")
         ids = llm.tokenizer.encode(fields.prompt, add_special_tokens=fields.add_special_tokens is not False)
     else:
-        ids = render(llm, body, fields.add_generation_prompt is not False)
+        ids = render(llm, body, fields.add_generation_prompt is not False).token_ids
     result: dict[str, Any] = {"count": len(ids), "max_model_len": llm.context_tokens, "tokens": ids}
     if fields.return_token_strs:
         result["token_strs"] = [name_token(llm.tokenizer, token_id) for token_id in ids]

@@ -50,7 +50,11 @@ async def open_stream(llm: LLM, **fields: Any) -> tuple[StreamWriter, Exchange, 
     exchange.expect(1)
     ticket = llm.submit(asked.prompts[0], asked.params)
     exchange.tickets = [ticket]
-    return StreamWriter(reader, exchange, asked, {"id": exchange.id}), exchange, reader, ticket
+
+    async def finish() -> None:
+        exchange.outputs = [ticket.output()]
+
+    return StreamWriter(reader, exchange, asked, {"id": exchange.id}, finish), exchange, reader, ticket
 
 
 def give(exchange: Exchange, ticket: Ticket) -> None:
