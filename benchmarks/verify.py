@@ -1,4 +1,4 @@
-"""How much faster answers are checked than made: the time of generating them singly over the time of verifying all receipts.
+"""How much faster answers are checked than made: the time of generating them singly over that of verifying them all.
 
     python benchmarks/verify.py [MODEL] [--answers 50] [--tokens 256] [--threads 2] [--json FILE]
 

@@ -68,11 +68,15 @@ arm64_root() { # Debian's arm64 Python and NumPy, unpacked, not installed
   # shellcheck disable=SC2086
   (cd "$ROOT/packages" && apt-get download -qq $names 2>/dev/null)
   for package in "$ROOT"/packages/*.deb; do dpkg-deb -x "$package" "$ROOT"; done
+  touch "$ROOT/complete"
+}
+
+arm64_wheels() { # what verifying receipts needs besides
+  [ -d "$ROOT/wheels" ] && return
   "$PYTHON" -m pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 \
     --python-version "$(ls "$ROOT"/usr/bin | sed -n 's/^python\(3\.1[0-9]\)$/\1/p')" --dest "$ROOT/wheels" \
     tokenizers rfc8785 rich markdown-it-py mdurl pygments
   for wheel in "$ROOT"/wheels/*.whl; do "$PYTHON" -m zipfile -e "$wheel" "$ROOT/usr/lib/python3/dist-packages"; done
-  touch "$ROOT/complete"
 }
 
 build_arm64() {
@@ -98,6 +102,7 @@ build_arm64() {
 
 aarch64() {
   arm64_root
+  arm64_wheels
   build_arm64
   local python
   python=$(ls "$ROOT"/usr/bin/python3.1? | head -n 1)
