@@ -81,8 +81,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64, help="of each stream; at most 150")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cpu-time", action="store_true", help="count processor seconds; for one thread")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's seconds")
-    return parser.parse_args()
+    a = parser.parse_args()
+    if a.cpu_time:
+        if a.threads != [1]:
+            parser.error("--cpu-time goes with --threads 1: threads that wait for each other also use processor time")
+        os.environ["BENCHMARK_CLOCK"] = "cpu"
+    return a
 
 
 def compare(a: argparse.Namespace, threads: int, num_streams: int, facts: dict[str, Any]) -> list[Comparison]:

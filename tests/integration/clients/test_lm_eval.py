@@ -64,7 +64,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def expected(items: list[dict[str, Any]]) -> list[list[float]]:
     """Log-likelihood of each choice of each item, summed in the order of its tokens."""
-    llm = LLM(model_directory("int8"))
+    llm = LLM(model_directory("int8"), threads=1)
     return [[_score(llm, item, " " + choice) for choice in CHOICES] for item in items]
 
 
