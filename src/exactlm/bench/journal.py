@@ -28,34 +28,38 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab+")
-            self._read(header)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be opened: {error.strerror}; give another --out") from None
+        try:
+            self._read(header)
+        except BaseException:
+            self._file.close()
+            raise
 
     def _read(self, header: Record) -> None:
         self._file.seek(0)
         data = self._file.read()
         whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            self._file.truncate(len(whole))
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
+            known = set().union(*(line.keys() for line in lines[:1]))
             for record in lines[1:]:
                 self.records[record["condition"], record["item"]] = record
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{self.path}: not the records of a benchmark ({error!r:.100}); move it away") from None
-        if not lines:
-            self.add([header])
-        elif lines[0] != header:
-            keys = sorted(key for key in {*lines[0], *header} if lines[0].get(key) != header.get(key))
+        if lines and lines[0] != header:
+            keys = sorted(key for key in known | header.keys() if lines[0].get(key) != header.get(key))
             raise ConfigError(
                 f"{self.path}: holds another run (its {', '.join(keys)} differ); give another --out or move it away"
             )
+        self._file.truncate(len(whole))
+        if not lines:
+            self.add([header])
 
     def add(self, records: Iterable[Record]) -> None:
         """Appends records; they are on disk when this returns."""
         fresh = list(records)
-        self._file.write(b"".join(json.dumps(r, ensure_ascii=False).encode() + b"\n" for r in fresh))
+        self._file.write(b"".join(json.dumps(r).encode() + b"\n" for r in fresh))
         self._file.flush()
         os.fsync(self._file.fileno())
         for record in fresh:

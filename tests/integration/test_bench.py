@@ -1,0 +1,236 @@
+"""exactlm bench as a user runs it: results, exit statuses, killed and started again, on tiny and on real models."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exactlm.bench.data import DataSource
+from exactlm.bench.question import Answer
+from exactlm.bench.sandbox import Sandbox
+from exactlm.bench.task.gsm8k_steps import Gsm8kSteps
+from exactlm.bench.task.humaneval import HumanEval
+from exactlm.bench.task.mbpp import Mbpp
+from exactlm.errors import ConfigError
+from tests.conftest import data_file, model_directory
+
+
+def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "exactlm", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
+
+
+def result_of(*arguments: str) -> dict[str, Any]:
+    done = bench(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Short contracts: completions need no token of their own in the tiny vocabulary, and 512 tokens of context."""
+    folder = tmp_path / "data"
+    (folder / "contracts").mkdir(parents=True)
+    for i in range(4):
+        (folder / "contracts" / f"{i}.txt").write_text(f"Made on May {i + 1}, 2011 by Band{i}, Inc.")
+    return folder
+
+
+@pytest.fixture
+def common(tiny_model: Path, data: Path, tmp_path: Path) -> list[str]:
+    engine = f"exactlm:{tiny_model}"
+    return ["contracts", "--engine", engine, "--data", str(data), "--out", str(tmp_path / "out"), "--threads", "1"]
+
+
+def test_tables_json_and_records_agree(common: list[str], tmp_path: Path) -> None:
+    arguments = [*common, "--conditions", "alone,batch-4,cached"]
+    text = bench(*arguments)
+    assert text.returncode == 0, text.stderr
+    assert "contracts, 12 items, alone, 1 threads" in text.stdout
+    (records,) = (tmp_path / "out" / "contracts").glob("*.jsonl")
+    before = records.read_bytes()
+    result = result_of(*arguments)
+    assert records.read_bytes() == before  # nothing was asked again
+    assert result["template_sha256"] in text.stdout
+    (engine,) = result["engines"]
+    assert engine["spread"]["num_items"] == 12
+    assert engine["spread"]["conditions"] == ["alone", "batch-4", "cached"]
+    assert (engine["spread"]["num_changed"], engine["spread"]["sd_max"]) == (0, 0)
+    assert engine["conditions"]["alone"]["memory"]["peak"] > 1 << 20
+    lines = [json.loads(line) for line in before.splitlines()]
+    assert len(lines) == 1 + 3 * 13
+    assert lines[0]["template_sha256"] == result["template_sha256"]
+    assert len({line["text"] for line in lines[1:13]}) > 6  # the model is alive
+
+
+def test_an_answer_that_moved_gives_exit_status_1(common: list[str], tmp_path: Path) -> None:
+    arguments = [*common, "--conditions", "alone,batch-4"]
+    assert bench(*arguments).returncode == 0
+    (records,) = (tmp_path / "out" / "contracts").glob("*.jsonl")
+    lines = records.read_text().splitlines()
+    changed = json.loads(lines[20])
+    changed |= {"text": changed["text"] + "!", "value": 1 - changed["value"], "label": "other"}
+    records.write_text("\n".join([*lines[:20], json.dumps(changed), *lines[21:]]) + "\n")
+    moved = bench(*arguments, "--json")
+    assert moved.returncode == 1
+    spread = json.loads(moved.stdout)["engines"][0]["spread"]
+    assert (spread["num_changed"], spread["num_flipped"]) == (1, 1)
+    assert spread["sd_max"] == 0.5
+
+
+def test_killed_run_goes_on(common: list[str], tmp_path: Path) -> None:
+    whole = result_of(*common, "--conditions", "alone,batch-4")["engines"][0]["spread"]
+    (records,) = (tmp_path / "out" / "contracts").glob("*.jsonl")
+    expected = {line_key(line): told(line) for line in records.read_text().splitlines()[1:]}
+    records.unlink()
+    command = [sys.executable, "-m", "exactlm", "bench", *common, "--conditions", "alone,batch-4"]
+    num_kills = 0
+    for _ in range(3):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        size = records.stat().st_size if records.exists() else 0
+        end = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < end:
+            if records.exists() and records.stat().st_size > size + 600:
+                process.send_signal(signal.SIGKILL)
+                num_kills += 1
+                break
+            time.sleep(0.002)
+        process.wait()
+    assert num_kills
+    assert result_of(*common, "--conditions", "alone,batch-4")["engines"][0]["spread"] == whole
+    lines = records.read_text().splitlines()[1:]
+    assert {line_key(line): told(line) for line in lines} == expected
+    assert len(lines) == len(expected)
+
+
+def line_key(line: str) -> tuple[str, str]:
+    record = json.loads(line)
+    return record["condition"], record["item"]
+
+
+def told(line: str) -> Any:
+    return json.loads(line).get("text")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["contracts", "--engine", "vllm:x"], ["vllm:x", "exactlm:DIR"]),
+        (["contracts", "--engine", "exactlm:nowhere"], ["nowhere"]),
+        (["contracts", "--engine", "{engine}", "--data", "nowhere"], ["nowhere", "--data"]),
+        (["contracts", "--engine", "{engine}", "--conditions", "noise"], ["noise", "batch-32"]),
+        (["contracts", "--engine", "{engine}", "--limit", "0"], ["--limit 0"]),
+        (["boolq", "--engine", "{engine}", "--data", "{data}"], ["boolq_val.jsonl"]),
+        (["essays", "--engine", "torch:."], ["--essays"]),
+        (["nothing", "--engine", "{engine}"], ["nothing"]),
+    ],
+)
+def test_errors_name_the_value_and_exit_with_2(
+    tiny_model: Path, data: Path, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
+    named = {"{engine}": f"exactlm:{tiny_model}", "{data}": str(data)}
+    given = [named.get(a, a) for a in arguments]
+    if "--data" not in given:
+        given += ["--data", str(data)]
+    done = bench(*given, "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_code_runs_isolated_or_not_at_all(tiny_model: Path, tmp_path: Path) -> None:
+    row = {"task_id": "HumanEval/0", "prompt": "def add(a, b):\n", "entry_point": "add", "test": "def check(f): pass"}
+    (tmp_path / "HumanEval.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
+    fake = tmp_path / "bin" / "unshare"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    path = f"{fake.parent}:{os.environ['PATH']}"
+    arguments = [
+        "humaneval",
+        "--engine",
+        f"exactlm:{tiny_model}",
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    refused = bench(*arguments, "--conditions", "alone", PATH=path)
+    assert refused.returncode == 2
+    assert "--unsafe" in refused.stderr
+    allowed = bench(*arguments, "--conditions", "alone", "--unsafe", PATH=path)
+    assert allowed.returncode == 0, allowed.stderr
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    try:
+        return Sandbox()
+    except ConfigError as error:
+        pytest.skip(f"no namespaces for this user: {error}")
+
+
+def test_solutions_of_the_authors_pass(sandbox: Sandbox) -> None:
+    """And the same ones with another function's body do not."""
+    source = DataSource(data_file("HumanEval.jsonl.gz").parent)
+    human = HumanEval(source, sandbox)
+    items = human.load()
+    assert len(items) == 164
+    for item in items[::8]:
+        solution = "\n" + item.reference["canonical_solution"]
+        assert human.judge(item, Answer(None, solution, "")).label == "passes", item.id
+        assert human.judge(item, Answer(None, "\n    return None", "")).label == "compiles", item.id
+    basic = Mbpp(source, sandbox)
+    tasks = basic.load()
+    assert len(tasks) == 500
+    for item in tasks[::40]:
+        assert basic.judge(item, Answer(None, item.reference["code"], "")).label == "passes", item.id
+        assert basic.judge(item, Answer(None, tasks[0].reference["code"], "")).label != "passes" or item is tasks[0]
+
+
+def test_steps_of_the_data_are_half_wrong() -> None:
+    task = Gsm8kSteps(DataSource(data_file("gsm8k_test.jsonl").parent))
+    items = task.load()
+    assert len(items) > 1200
+    share = sum(item.reference == "yes" for item in items) / len(items)
+    assert 0.45 < share < 0.55
+
+
+@pytest.mark.model
+def test_real_model_has_no_spread(model_path: Path, tmp_path: Path) -> None:
+    folder = data_file("boolq_val.jsonl").parent
+    arguments = ["--data", str(folder), "--out", str(tmp_path), "--limit", "4", "--threads", "1"]
+    result = result_of("boolq", "--engine", f"exactlm:{model_path}", *arguments, "--conditions", "alone,batch-4,cached")
+    (engine,) = result["engines"]
+    assert engine["spread"]["num_items"] == 4
+    assert engine["spread"]["num_changed"] == 0
+    assert 0.05 < engine["conditions"]["alone"]["mean_value"] < 0.95
+
+
+@pytest.mark.model
+def test_essays_are_written_once_with_stated_seeds(tmp_path: Path) -> None:
+    data_file("mt_bench_question.jsonl")
+    row = {"question_id": 81, "category": "writing", "turns": ["Write one sentence about rain."]}
+    (tmp_path / "mt_bench_question.jsonl").write_text(json.dumps(row) + "\n")
+    engine = f"exactlm:{model_directory('int8')}"
+    arguments = ["essays", "--engine", engine, "--data", str(tmp_path), "--limit", "3", "--threads", "1"]
+    arguments += ["--conditions", "batch-4,alone"]
+    first = result_of(*arguments, "--out", str(tmp_path / "one"))
+    second = result_of(*arguments, "--out", str(tmp_path / "two"))
+    assert first["items_sha256"] == second["items_sha256"]
+    (essays,) = (tmp_path / "one").glob("essays-*.jsonl")
+    texts = [json.loads(line)["essay"] for line in essays.read_text().splitlines()]
+    assert len(texts) == 10
+    assert len(set(texts)) > 5
+    assert 1 < first["engines"][0]["conditions"]["batch-4"]["mean_value"] < 5
+    assert first["engines"][0]["spread"]["num_changed"] == 0
