@@ -5,6 +5,7 @@ Knows the tokenizer; nothing of engines or answers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +31,18 @@ class Conversation:
     clock: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as a receipt holds them."""
-        return dict(vars(self))
+        """As a receipt holds it: values as JSON text, since a template sees the order of members and 1.0 beside 1."""
+        return {
+            "messages": _as_json(self.messages),
+            "tools": _as_json(self.tools),
+            "add_generation_prompt": self.add_generation_prompt,
+            "template_kwargs": _as_json(self.template_kwargs),
+            "clock": self.clock,
+        }
+
+
+def _as_json(value: object) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def _show(options: argparse.Namespace) -> int:
     ]
     if receipt is not None:
         request, output = receipt["request"], receipt["output"]
-        asked = request["text"] if request["chat"] is None else request["chat"]["messages"]
+        asked = request["text"] if request["chat"] is None else json.loads(request["chat"]["messages"])
         rows += [("receipt", receipt["digest"]), ("salt", entry.salt)]
         rows += [("asked", json.dumps(asked, ensure_ascii=False)), ("answered", json.dumps(output["text"]))]
     print_rows(rows)

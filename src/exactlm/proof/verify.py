@@ -7,6 +7,7 @@ prefill, not a decode, and nothing here knows the arithmetic.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +30,10 @@ MEMBERS: dict[str, set[str]] = {
 }
 NOTHING = type(None)
 CHAT_MEMBERS: dict[str, tuple[type, ...]] = {
-    "messages": (list,),
-    "tools": (list, NOTHING),
+    "messages": (str,),
+    "tools": (str, NOTHING),
     "add_generation_prompt": (bool,),
-    "template_kwargs": (dict, NOTHING),
+    "template_kwargs": (str, NOTHING),
     "clock": (str, NOTHING),
 }
 
@@ -195,8 +196,13 @@ def _read_request(llm: LLM, request: dict[str, Any]) -> ReadPrompt:
     if text is not None:
         prompt = ReadPrompt(llm.tokenizer.encode(text), text)
     elif chat is not None:
-        known = {key: chat[key] for key in ("tools", "add_generation_prompt", "template_kwargs")}
-        prompt = llm.read_chat(chat["messages"], **known)
+        try:
+            said = {key: json.loads(chat[key] or "null") for key in ("messages", "tools", "template_kwargs")}
+        except (ValueError, RecursionError) as error:
+            raise MismatchError("request", f"request.chat holds what is not JSON: {error}") from None
+        if not isinstance(said["template_kwargs"], (dict, NOTHING)):
+            raise MismatchError("request", "request.chat.template_kwargs is not an object")
+        prompt = llm.read_chat(add_generation_prompt=chat["add_generation_prompt"], **said)
         if prompt.conversation is None or prompt.conversation.clock != chat["clock"]:
             raise MismatchError(
                 "request", f"the template was told {chat['clock']!r:.60} as the time, here it is another"

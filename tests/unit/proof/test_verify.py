@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from exactlm import LLM, SamplingParams
+from exactlm import LLM, SamplingParams, convert_to_deterministic
 from exactlm.errors import ReceiptError
 from exactlm.kernels.select import available_isas
 from exactlm.proof.verify import Verdict, verify_receipts
 from exactlm.receipt import Receipt, canonical, digest_of, read_receipts
 from exactlm.signature import check_signature, read_key, sign, write_key
+from tests import tiny
 
 
 def check(llm: LLM, receipt: Receipt) -> Verdict:
@@ -202,3 +203,22 @@ def test_the_canonical_form_is_that_of_rfc_8785() -> None:
     assert canonical(value) == '{"a":"€$\\n\\"\\\\","b":[1,1e+21,0.1,0],"😂":null}'.encode()
     with pytest.raises(ReceiptError):
         canonical({"seed": 2**60})
+
+
+def test_a_template_sees_tools_as_they_were_given(tmp_path: Path) -> None:
+    """RFC 8785 would sort their members and write 1.0 as 1."""
+    source = tiny.write_checkpoint(tmp_path / "source")
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    template = "{{ tools | tojson }}{{ mood }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    (source / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+    model = convert_to_deterministic(source).save_pretrained(tmp_path / "model", progress=False)
+    llm = LLM(model, threads=1)
+    tools = [{"type": "function", "function": {"name": "f", "limit": 1.0, "a": 1}}]
+    prompt = llm.read_chat([{"role": "user", "content": "hi"}], tools, template_kwargs={"mood": {"z": 2.0, "a": []}})
+    (answer,) = llm.generate(prompt, SamplingParams(max_tokens=3), receipt=True)[0].outputs
+    assert answer.receipt is not None
+    assert check(llm, json.loads(json.dumps(answer.receipt))).is_identical
+    wrong = copy.deepcopy(answer.receipt)
+    wrong["request"]["chat"]["tools"] = json.dumps(tools, sort_keys=True)
+    wrong["digest"] = digest_of(wrong)
+    assert check(llm, wrong).differs == "request"
