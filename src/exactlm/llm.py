@@ -198,7 +198,7 @@ class LLM:
                     answer.take,
                 )
                 s.output_ids, s.logprobs, s.digest = made.output_ids, made.logprobs, made.digest
-                s.finish_reason = reason
+                s.finish_reason, s.stop_token = reason, made.stop_token
                 answer.advance()
         return ticket.output()
 

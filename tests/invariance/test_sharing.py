@@ -45,6 +45,8 @@ def requests() -> Iterator[tuple[list[int], SamplingParams]]:
             params = replace(params, logit_bias={3: 5.0, 4: -100.0}, stop=("e", "the"))
         if i % 3 == 2:
             params = replace(params, logprobs=4)
+        if i % 7 == 5:
+            params = replace(params, stop_token_ids=tuple(range(40)))
         if i % 9 == 4:
             params = replace(params, regex="(a|b|[e-q ]){3,9}")
         yield stem[:shared] + own, params

@@ -30,6 +30,7 @@ class PlainAnswer:
         self.prompt_ids, self.output_ids = prompt_ids, list[int]()
         self.digest = OutputDigest(prompt_ids)
         self.logprobs: list[Logprobs] = []
+        self.stop_token: int | None = None  # the token of params.stop_token_ids that ended it
 
     def next_token(self, excluded_ids: list[int], guide: Guide | None = None) -> int:
         """Runs what is not yet in the cache, chooses, and adds the choice. NumericError for a NaN or infinity."""
@@ -90,7 +91,11 @@ def generate_plain(
     while len(answer.output_ids) < max_tokens:
         token = answer.next_token(sorted(excluded_ids), guide)
         is_end_token = token in eos_ids and not params.goes_past_end
-        if is_ended_by(token) or is_end_token or token in params.stop_token_ids:
+        if is_ended_by(token):
+            return answer, "stop"
+        if token in params.stop_token_ids:
+            answer.stop_token = token
+        if is_end_token or token in params.stop_token_ids:
             return answer, "stop"
         if guide is not None and len(answer.output_ids) < max_tokens:
             guide.accept(token)
