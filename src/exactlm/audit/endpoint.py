@@ -43,10 +43,14 @@ class EndpointTarget:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         # Nothing of the environment's proxies: the engine is asked, not what stands before it.
         self._client = httpx.Client(headers=headers, timeout=timeout, limits=limits, trust_env=False)
-        self.model = model or self._first_model()
         self._unable: dict[str, str] = {}
-        self._probe()
         self._num_cached: int | None = None
+        try:
+            self.model = model or self._first_model()
+            self._probe()
+        except ConfigError:
+            self._client.close()
+            raise
 
     def describe(self) -> dict[str, str]:
         api = "chat completions" if self.is_chat else "completions"

@@ -60,7 +60,10 @@ class Journal:
         self.done.append(condition)
         self._write({"done": condition})
 
-    def close(self) -> None:
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def _write(self, value: Mapping[str, Any]) -> None:

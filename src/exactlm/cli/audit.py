@@ -105,11 +105,8 @@ def execute(options: argparse.Namespace) -> int:
         if "seed" not in vary:
             conditions = [c for c in conditions if c.group != "sampled"]
         header = {"target": target.describe(), "plan": digest_plan(conditions)}
-        journal = Journal(html.with_suffix(".jsonl"), header, options.restart)
-        try:
+        with Journal(html.with_suffix(".jsonl"), header, options.restart) as journal:
             _run(target, journal, conditions)
-        finally:
-            journal.close()
     finally:
         target.close()
     left = [Unvaried(name, "left out by --vary") for name in sorted({c.factor for c in found} - vary)]

@@ -1,0 +1,88 @@
+"""Findings from observations whose differences are known."""
+
+from __future__ import annotations
+
+from exactlm.audit.analysis import Analysis, Scorer
+from exactlm.audit.condition import Condition
+from exactlm.audit.observation import Observation
+
+BASE = Condition("base", "repeat", "", (), role="base")
+LOAD = Condition("load", "concurrency", "", ())
+OTHER = Condition("other", "seed", "", (), role="control")
+
+
+def seen(condition: str, prompt: int, text: str, **more: object) -> Observation:
+    return Observation(condition, prompt, text, text.split(), **more)  # type: ignore[arg-type]
+
+
+def test_counts() -> None:
+    observations = [
+        seen("base", 0, "a b c", logprobs=[-1.0, -2.0, -3.0]),
+        seen("base", 1, "x y z", logprobs=[-1.0, -2.0, -3.0]),
+        seen("load", 0, "a b c", logprobs=[-1.0, -2.5, -3.0]),
+        seen("load", 0, "a b d", logprobs=[-1.25, -2.0, -9.0]),
+        seen("load", 0, "a q", logprobs=[-1.0, -7.0]),
+        seen("load", 1, "x y z", logprobs=[-1.0, -2.0, -3.0]),
+        Observation("load", 1, error="status 500"),
+        Observation("load", -1, error="neighbour: status 500"),
+        seen("other", 0, "b"),
+        seen("other", 1, "b"),
+    ]
+    analysis = Analysis([BASE, LOAD, OTHER], observations)
+    base, load, other = analysis.findings
+    assert (base.texts.count, base.texts.total, base.numbers.count) == (0, 2, 0)
+    assert (load.texts.count, load.texts.total) == (1, 2)
+    assert (load.numbers.count, load.numbers.total) == (1, 2)
+    assert (load.answers.count, load.answers.total) == (2, 4)
+    assert load.failures == {"status 500": 1, "neighbour: status 500": 1}
+    assert load.num_failed == 2
+    assert (load.max_unique, load.first, load.unit) == (3, 1, "token")
+    assert load.unique.mean == 2.0
+    assert load.max_spread == 0.5  # position 1 of "a b ...": -2.5 to -2.0; "a q" tells another token there
+    assert load.prompts[1].spread == 0.0
+    assert other.texts.count == 2
+    (summary,) = analysis.summaries
+    assert (summary.texts.count, summary.max_unique, summary.num_answers) == (1, 3, 6)
+    changed = analysis.changed_of(LOAD, 0)
+    assert changed is not None
+    assert changed.text == "a b d"
+
+
+def test_only_numbers_change() -> None:
+    observations = [seen("base", 0, "a", logprobs=[-1.0]), seen("load", 0, "a", logprobs=[-1.0000000000000002])]
+    load = Analysis([BASE, LOAD], observations).findings[1]
+    assert (load.texts.count, load.numbers.count) == (0, 1)
+    assert load.max_spread is not None
+    assert 0 < load.max_spread < 1e-15
+
+
+def test_a_prompt_without_base_is_not_counted() -> None:
+    observations = [Observation("base", 0, error="status 500"), seen("base", 1, "a"), seen("load", 0, "b")]
+    analysis = Analysis([BASE, LOAD], [*observations, seen("load", 1, "a")])
+    assert [p.prompt for p in analysis.findings[1].prompts] == [1]
+    assert analysis.findings[0].num_failed == 1
+
+
+def test_scores() -> None:
+    texts = ["Score: 4", "Score: 8", "Score: none"]
+    observations = [seen("base", 0, "Score: 6"), *(seen("load", 0, text) for text in texts)]
+    found = Analysis([BASE, LOAD], observations, Scorer(r"Score: (\d+)")).findings
+    assert (found[0].max_deviation, found[0].num_unscored) == (0.0, 0)
+    assert (found[1].max_deviation, found[1].num_unscored) == (2.0, 1)  # of 6, 4 and 8
+
+
+def test_scorer() -> None:
+    assert Scorer(r"\d+").score("a 12 b") == 12
+    assert Scorer(r"x(\d+)?").score("x") is None
+    assert Scorer(r"(\w+)").score("abc") is None
+    assert Scorer(r"[\d.]+").score("3.5") == 3.5
+
+
+def test_logits_are_the_worst_seen() -> None:
+    observations = [
+        seen("base", 0, "a", digest="d", max_difference=0.0, cosine=1.0),
+        seen("load", 0, "a", digest="d", max_difference=0.0, cosine=1.0),
+        seen("load", 0, "a", digest="e", max_difference=0.25, cosine=0.99),
+    ]
+    load = Analysis([BASE, LOAD], observations).findings[1]
+    assert (load.max_difference, load.cosine, load.numbers.count) == (0.25, 0.99, 1)
