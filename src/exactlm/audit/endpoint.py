@@ -17,11 +17,11 @@ from exactlm.errors import ConfigError
 
 NOT_VISIBLE = (
     ("threads", "a server's threads cannot be set from outside: audit it again after starting it with others"),
-    ("isa", "nor its instruction set or machine"),
-    ("chunk", "nor how it cuts prompts into chunks"),
-    ("memory", "nor the size of its KV cache"),
-    ("speculation", "nor its speculative decoding"),
-    ("dtype", "nor the precision of its weights"),
+    ("isa", "its instruction set and machine cannot be chosen: audit it there"),
+    ("chunk", "how it cuts prompts into chunks cannot be set from outside"),
+    ("memory", "the size of its KV cache cannot be set from outside"),
+    ("speculation", "its speculative decoding cannot be set from outside"),
+    ("dtype", "the precision of its weights cannot be set from outside"),
 )
 PROBE = "The capital of France is"
 PROBE_LOAD = Workload((), 2)
