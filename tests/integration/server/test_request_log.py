@@ -53,4 +53,25 @@ def test_texts_are_written_when_asked_for(served_model: Path, tmp_path: Path) ->
     assert first["request"]["prompt"] == SECRET
     assert first["texts"] == [choice["text"] for choice in told["choices"]]
     assert first["model"] == told["model"] == "other/name"
+    assert "tiny" in read(log)[1]["error"]["message"]
     assert log.stat().st_mode & 0o077 == 0
+
+
+def test_what_parameters_and_errors_quote_is_not_written(server: ServerProcess, request_log: Path) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": SECRET}}}
+    told = [
+        {"stop": [SECRET], "logit_bias": {"7": 1.5}, "stop_token_ids": [9], "temperature": 0.5},
+        {"regex": SECRET},
+        {"grammar": f'start: "{SECRET}"'},
+        {"response_format": schema},
+    ]
+    for fields in told:
+        assert server.post(COMPLETION, {"prompt": "a", "max_tokens": 2, **fields}).status == 200
+    refused = server.post(COMPLETION, {"prompt": "a", "stop": [SECRET, ""]})
+    also_refused = server.post(CHAT, {"messages": [{"role": SECRET, "content": "a"}]})
+    assert SECRET in also_refused.error["message"]
+    lines = read(request_log)[-6:]
+    assert set(lines[0]["params"]) == {"max_tokens", "temperature", "seed"}
+    for line, reply in zip(lines[-2:], (refused, also_refused), strict=True):
+        assert line["error"] == {name: reply.error[name] for name in ("type", "param", "code")}
+    assert SECRET not in request_log.read_text()
