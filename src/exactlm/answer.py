@@ -95,11 +95,8 @@ class Answer:
             return None
         if s.is_finished:
             self.is_done = True
-            if self._stop is None:
-                if self._push(self._decoder.finish()):
-                    s.finish_reason = "stop"
-                else:
-                    self._fresh += self._matcher.finish()
+            if self._stop is None:  # what is held back was no stop; bytes of half a character come last
+                self._fresh += self._matcher.finish() + self._decoder.finish()
         text, self._fresh = self._fresh, ""
         begin, self._told = self._told, len(s.output_ids)
         self.text += text
@@ -116,13 +113,13 @@ class Answer:
         return self._stop if self._stop is not None else self.sequence.stop_token
 
     def output(self) -> CompletionOutput:
-        """What has been handed out so far."""
+        """What has been handed out so far; the digest is that of all tokens that are committed."""
         s = self.sequence
         return CompletionOutput(
             self.text,
-            list(s.output_ids),
-            s.finish_reason or "",
-            list(s.logprobs) if s.params.logprobs is not None else None,
+            s.output_ids[: self._told],
+            (s.finish_reason or "") if self.is_done else "",
+            s.logprobs[: self._told] if s.params.logprobs is not None else None,
             s.digest.hexdigest(),
             s.choice,
             self._stop_reason(),
@@ -180,6 +177,12 @@ class Ticket:
 
     def output(self) -> RequestOutput:
         """The answers as far as they have been polled."""
+        if self.is_done:
+            return self._output()
+        with self._turn():
+            return self._output()
+
+    def _output(self) -> RequestOutput:
         first = self.answers[0].sequence
         scored = first.params.prompt_logprobs is not None
         return RequestOutput(
@@ -194,7 +197,8 @@ class Ticket:
 
     def _receipt(self, answer: Answer) -> Receipt | None:
         s = answer.sequence
-        if self._identity is None or s.digest.steps is None or not answer.is_done:
+        is_whole = answer.is_done and s.finish_reason in ("stop", "length")
+        if self._identity is None or s.digest.steps is None or not is_whole:
             return None
         o = answer.output()
         output = {

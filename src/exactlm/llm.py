@@ -19,7 +19,7 @@ from exactlm.answer import Answer, CompletionOutput, RequestOutput, StreamDelta,
 from exactlm.engine.config import EngineConfig
 from exactlm.engine.engine import Engine
 from exactlm.engine.plain import generate_plain
-from exactlm.engine.sampling_params import SamplingParams
+from exactlm.engine.sampling_params import MAX_CHOICES, SamplingParams
 from exactlm.engine.sequence import DraftSource
 from exactlm.engine.sequence import Sequence as Request
 from exactlm.engine.stats import EngineStats
@@ -31,6 +31,7 @@ from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import Decoder
 from exactlm.models.weights import load_weights
 from exactlm.prompt import Messages, Prompt, ReadPrompt, as_ids, as_list, as_params, read_chat, read_prompt
+from exactlm.receipt import check_receiptable
 from exactlm.text.guide import Guide, GuideFactory
 from exactlm.text.tokenizer import Tokenizer
 
@@ -88,6 +89,7 @@ class LLM:
         self._excluded = self.tokenizer.unsampled_ids & frozenset(range(self.config.num_tokens))
         self._engine = Engine(decoder, self.tokenizer.eos_ids, self._excluded, limits)
         self._guides: GuideFactory | None = None
+        self._guide_lock = threading.Lock()
         self._lock = threading.Lock()
         self._submitted: deque[Request] = deque()
         self._dropped: deque[Request] = deque()
@@ -262,6 +264,10 @@ class LLM:
     ) -> Ticket:
         """A request that is not yet submitted. RequestError, CapacityError."""
         self._engine.check(prompt.token_ids, params)
+        if not 0 <= first_choice <= MAX_CHOICES - params.n:
+            raise RequestError(f"choice={first_choice!r}: with n={params.n}, use 0 to {MAX_CHOICES - params.n}")
+        if receipt:
+            check_receiptable(prompt, params)
         params = params.seeded()
         answers: list[Answer] = []
         guide = self._make_guide(params) if params.is_guided else None
@@ -274,8 +280,9 @@ class LLM:
         return Ticket(prompt, answers, self._turn, self._drop, self.identity if receipt else None)
 
     def _make_guide(self, params: SamplingParams) -> Guide:
-        if self._guides is None:
-            self._guides = GuideFactory(self.tokenizer)
+        with self._guide_lock:
+            if self._guides is None:
+                self._guides = GuideFactory(self.tokenizer)
         return self._guides.make(params.json_schema, params.regex, params.grammar)
 
     def _submit(self, ticket: Ticket) -> None:

@@ -22,27 +22,18 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a chat template was given; `clock`: the time it was told, None if it did not ask."""
+    """What a chat template was given. Messages, tools and template_kwargs are JSON text, since a template sees the
+    order of members and 1.0 beside 1. `clock`: the time it was told, None if it did not ask."""
 
-    messages: list[dict[str, Any]]
-    tools: list[Any] | None
+    messages: str
+    tools: str | None
     add_generation_prompt: bool
-    template_kwargs: dict[str, Any] | None
+    template_kwargs: str | None
     clock: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As a receipt holds it: values as JSON text, since a template sees the order of members and 1.0 beside 1."""
-        return {
-            "messages": _as_json(self.messages),
-            "tools": _as_json(self.tools),
-            "add_generation_prompt": self.add_generation_prompt,
-            "template_kwargs": _as_json(self.template_kwargs),
-            "clock": self.clock,
-        }
-
-
-def _as_json(value: object) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False)
+        """Plain values, as a receipt holds them."""
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -91,9 +82,10 @@ def read_chat(
         template_kwargs=template_kwargs,
     )
     clock = rendered.clock.isoformat() if rendered.clock_used else None
-    kwargs = dict(template_kwargs) if template_kwargs else None
-    said = check_messages(messages)
-    conversation = Conversation(said, list(tools) if tools else None, add_generation_prompt, kwargs, clock)
+    said = json.dumps(check_messages(messages), ensure_ascii=False)
+    kwargs = json.dumps(dict(template_kwargs), ensure_ascii=False) if template_kwargs else None
+    given = json.dumps(list(tools), ensure_ascii=False) if tools else None
+    conversation = Conversation(said, given, add_generation_prompt, kwargs, clock)
     return ReadPrompt(tokenizer.encode_segments(rendered.segments), None, conversation)
 
 
@@ -111,7 +103,7 @@ def as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: i
     """One for each of `count` prompts. RequestError for another type or number."""
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
-    if isinstance(params, (str, Mapping)) or not all(isinstance(p, SamplingParams) for p in params):
+    if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
         raise RequestError(
             f"sampling parameters must be a SamplingParams or a list of them, not {type(params).__name__}"
         )

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from exactlm.engine.sampling_params import SamplingParams
+from exactlm.engine.sampling_params import MAX_CHOICES, SamplingParams
 from exactlm.errors import ConfigError, ReceiptError
 from exactlm.numerics import SPEC_VERSION
 from exactlm.numerics.sampling import SAMPLING_VERSION
@@ -51,6 +52,13 @@ def make_receipt(
     return {**receipt, "digest": digest_of(receipt), "signature": None}
 
 
+def check_receiptable(prompt: ReadPrompt, params: SamplingParams) -> None:
+    """ReceiptError or ConfigError where no receipt could be made, before anything is computed."""
+    canonical([prompt.text, prompt.conversation.to_dict() if prompt.conversation else None])
+    canonical(describe_params(params, 0, 0))
+    describe_spec(params.is_guided)
+
+
 def describe_spec(is_guided: bool) -> dict[str, Any]:
     """The member `spec`: what defines an answer that is made here."""
     guide = f"llguidance {guide_version()}" if is_guided else None
@@ -60,7 +68,6 @@ def describe_spec(is_guided: bool) -> dict[str, Any]:
 def describe_params(params: SamplingParams, max_tokens: int, choice: int) -> dict[str, Any]:
     """The member `sampling`."""
     p = params
-    schema = json.dumps(p.json_schema) if isinstance(p.json_schema, (Mapping, bool)) else p.json_schema
     return {
         "choice": choice,
         "temperature": p.temperature,
@@ -76,7 +83,7 @@ def describe_params(params: SamplingParams, max_tokens: int, choice: int) -> dic
         "stop": list(p.stop),
         "stop_token_ids": list(p.stop_token_ids),
         "ignore_eos": p.ignore_eos,
-        "json_schema": schema,
+        "json_schema": p.json_schema,
         "regex": p.regex,
         "grammar": p.grammar,
     }
@@ -88,7 +95,7 @@ def read_params(sampling: object) -> tuple[SamplingParams, int]:
         raise ReceiptError("sampling is not an object")
     values = dict(sampling)
     choice = values.pop("choice", None)
-    if not isinstance(choice, int) or isinstance(choice, bool) or not 0 <= choice < 128:
+    if not isinstance(choice, int) or isinstance(choice, bool) or not 0 <= choice < MAX_CHOICES:
         raise ReceiptError(f"sampling.choice={choice!r:.60}: not a choice index")
     try:
         seed = values.pop("seed")
@@ -123,35 +130,40 @@ def read_receipts(path: str | Path) -> list[Receipt]:
         content = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ReceiptError(f"{path}: cannot be read: {error}") from None
-    try:
-        return [_as_object(f"{path}", _load(content))]
-    except json.JSONDecodeError as error:
-        lines = [(i, line) for i, line in enumerate(content.splitlines(), 1) if line.strip()]
-        if len(lines) < 2:
-            raise ReceiptError(f"{path}: not JSON: {error}") from None
-    receipts = []
-    for number, line in lines:
-        try:
-            receipts.append(_as_object(f"{path}:{number}", _load(line)))
-        except json.JSONDecodeError as error:
-            raise ReceiptError(f"{path}:{number}: not JSON: {error}") from None
-    return receipts
+    # Not splitlines(): a text may hold U+2028 as it is.
+    lines = [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
+    if len(lines) > 1 and _is_whole(lines[0][1]):
+        return [_as_object(f"{path}:{number}", load_strict(line, f"{path}:{number}")) for number, line in lines]
+    return [_as_object(f"{path}", load_strict(content, f"{path}"))]
 
 
-def _load(text: str) -> Any:
+def load_strict(text: str, where: str) -> Any:
+    """A JSON text in which no member stands twice and every number is one. ReceiptError begins with `where`."""
+
     def refuse(name: str) -> None:
-        raise ReceiptError(f"{name} is not a JSON number")
+        raise ReceiptError(f"{where}: {name} is not a JSON number")
 
     def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         if len(set(keys)) != len(keys):
-            raise ReceiptError(f"member {max(keys, key=keys.count)!r:.60} stands twice in an object")
+            twice = next(key for key, count in Counter(keys).items() if count > 1)
+            raise ReceiptError(f"{where}: member {twice!r:.60} stands twice in an object")
         return dict(pairs)
 
     try:
         return json.loads(text, parse_constant=refuse, object_pairs_hook=check)
     except RecursionError:
-        raise ReceiptError("nested too deeply") from None
+        raise ReceiptError(f"{where}: nested too deeply") from None
+    except ValueError as error:
+        raise ReceiptError(f"{where}: not JSON: {error}") from None
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _as_object(where: str, value: Any) -> Receipt:

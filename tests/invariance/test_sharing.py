@@ -127,4 +127,9 @@ def test_a_prefix_taken_for_another_is_seen(path: Path, expected: list[RequestOu
     params = SamplingParams(max_tokens=4)
     right = llm.generate_plain(other, params)
     llm.generate([prompt], params)
-    assert llm.generate([other], params) != [right]
+    (wrong,) = llm.generate([other], params)
+    assert wrong.num_cached_tokens == 64
+    assert wrong != right
+    careful = LLM(path, threads=1)
+    careful.generate([prompt], params)
+    assert careful.generate([other], params) == [right]

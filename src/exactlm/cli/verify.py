@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 from typing import Any
 
 from rich.console import Console
@@ -48,6 +49,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(options: argparse.Namespace) -> int:
     """Runs the command."""
+    key = options.public_key
+    if key is not None and not re.fullmatch("[0-9a-fA-F]{64}", key):
+        raise ReceiptError(f"--public-key {key:.80}: use the 64 hexadecimal digits that `exactlm keygen` printed")
+    options.public_key = key and key.lower()
     receipts = read_receipts(options.receipt)
     chosen = _choose(len(receipts), options.sample, options.sample_seed)
     llm = open_llm(options)

@@ -97,6 +97,8 @@ class Engine:
         drafter: instead of the engine's own.
         """
         max_tokens = self.check(prompt_ids, params)
+        if params.seed is None and not params.is_greedy:
+            raise RequestError("seed: tokens that are drawn need one; SamplingParams.seeded() makes one up")
         digest = OutputDigest(prompt_ids, keeps_steps)
         sequence = Sequence(prompt_ids, params, max_tokens, digest, choice, leader=leader)
         sequence.timings = Timings(time.monotonic())

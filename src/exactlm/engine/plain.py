@@ -10,7 +10,7 @@ import numpy as np
 from exactlm.engine.sampler import top_logprobs
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.engine.sequence import Guide, Logprobs, OutputDigest
-from exactlm.errors import NumericError
+from exactlm.errors import NumericError, RequestError
 from exactlm.kernels.api import F32, I16, PAGE_TOKENS
 from exactlm.models.decoder import Decoder
 from exactlm.numerics.activation import log_probabilities
@@ -70,8 +70,12 @@ class PlainAnswer:
         x[excluded_ids] = -np.inf
         if guide is not None:
             x[~guide.mask()] = -np.inf
-        position = len(self.prompt_ids) + step
-        u = 0 if p.is_greedy else draw(p.seed or 0, self._choice, position)
+        if np.isneginf(x).all():
+            raise RequestError(f"step {step}: no token is allowed")
+        u = 0
+        if not p.is_greedy:
+            assert p.seed is not None
+            u = draw(p.seed, self._choice, len(self.prompt_ids) + step)
         return sample(x, p.temperature, to_q40(p.min_p), max(p.top_k, 0), to_q40(p.top_p), u)
 
 

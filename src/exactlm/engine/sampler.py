@@ -104,8 +104,10 @@ def _is_plain(sequence: Sequence) -> bool:
 
 
 def _draw_for(sequence: Sequence, position: int) -> int:
-    seed = sequence.params.seed
-    return 0 if sequence.params.is_greedy or seed is None else draw(seed, sequence.choice, position)
+    if sequence.params.is_greedy:
+        return 0
+    assert sequence.params.seed is not None
+    return draw(sequence.params.seed, sequence.choice, position)
 
 
 def _step(sequence: Sequence, position: int) -> int:

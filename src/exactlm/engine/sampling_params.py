@@ -3,6 +3,7 @@ of another type is refused. spec/sampling.md 1.3."""
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Mapping
@@ -60,6 +61,7 @@ class SamplingParams:
         object.__setattr__(self, "stop", _as_strings("stop", self.stop))
         object.__setattr__(self, "stop_token_ids", _as_ids("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _as_bias(self.logit_bias))
+        object.__setattr__(self, "json_schema", _as_schema(self.json_schema))
         _check_int("n", self.n, 1, MAX_CHOICES)
         _check_number("temperature", self.temperature, 0.0, 1000.0)
         if 0 < self.temperature < 0.001:
@@ -119,8 +121,6 @@ class SamplingParams:
         for name in ("regex", "grammar"):
             if not isinstance(getattr(self, name), (str, type(None))):
                 raise RequestError(f"{name}={getattr(self, name)!r:.60}: use a text")
-        if not isinstance(self.json_schema, (str, bool, Mapping, type(None))):
-            raise RequestError(f"json_schema={self.json_schema!r:.60}: use an object, its JSON text, or True")
 
 
 def _check_int(name: str, value: object, low: int, high: int, *, optional: bool = False) -> None:
@@ -151,8 +151,22 @@ def _as_ids(name: str, value: object) -> tuple[int, ...]:
     return tuple(value)  # type: ignore[arg-type]
 
 
+def _as_schema(value: object) -> str | None:
+    """A schema as text: what the caller does to the object later is no part of the request."""
+    if isinstance(value, (str, type(None))):
+        return value
+    if not isinstance(value, (bool, Mapping)):
+        raise RequestError(f"json_schema={value!r:.60}: use an object, its JSON text, or True")
+    try:
+        return json.dumps(value if isinstance(value, bool) else dict(value), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"json_schema is not plain JSON: {error}") from None
+
+
 def _as_bias(value: object) -> tuple[tuple[int, float], ...]:
-    pairs = list(value.items()) if isinstance(value, Mapping) else list(value or ())  # type: ignore[call-overload]
+    if not isinstance(value, (Mapping, tuple, list, type(None))):
+        raise RequestError(f"logit_bias={value!r:.60}: use a mapping of token id to number")
+    pairs = list(value.items()) if isinstance(value, Mapping) else list(value or ())
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise RequestError(f"logit_bias={value!r:.60}: use a mapping of token id to number")

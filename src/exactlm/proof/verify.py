@@ -7,16 +7,24 @@ prefill, not a decode, and nothing here knows the arithmetic.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from exactlm.answer import Ticket
-from exactlm.errors import ExactlmError, ReceiptError, RequestError
+from exactlm.errors import NumericError, ReceiptError, RequestError, TemplateError, TokenizerError
 from exactlm.llm import LLM
 from exactlm.prompt import ReadPrompt
-from exactlm.receipt import RECEIPT_VERSION, Receipt, describe_params, describe_spec, digest_of, read_params
+from exactlm.receipt import (
+    RECEIPT_VERSION,
+    Receipt,
+    canonical,
+    describe_params,
+    describe_spec,
+    digest_of,
+    load_strict,
+    read_params,
+)
 from exactlm.signature import check_signature
 
 WINDOW = 64  # receipts under way at a time
@@ -55,7 +63,7 @@ class Verdict:
         return self.differs is None
 
 
-class MismatchError(ReceiptError):
+class _Mismatch(Exception):  # noqa: N818  # a finding, not an error: it becomes a Verdict
     def __init__(self, differs: str, reason: str, position: int | None = None) -> None:
         super().__init__(reason)
         self.differs, self.position = differs, position
@@ -81,90 +89,97 @@ def verify_receipts(
     """A verdict for each receipt, in the order in which they are done.
 
     needs_signature: an unsigned receipt fails. public_key: hexadecimal; a receipt that another key signed fails.
+    CapacityError where this engine is too small to check one: that says nothing of the receipt.
     """
     waiting = list(enumerate(receipts))[::-1]
     running: list[tuple[int, Receipt, Ticket]] = []
-    while waiting or running:
-        while waiting and len(running) < WINDOW:
-            index, receipt = waiting.pop()
-            try:
-                check_claim(receipt, llm, needs_signature, public_key)
-                running.append((index, receipt, _submit(llm, receipt)))
-            except MismatchError as error:
-                yield Verdict(index, error.differs, error.position, str(error))
-        llm.step()
-        for entry in list(running):
-            index, receipt, ticket = entry
-            try:
-                ticket.poll()
-                if not ticket.is_done:
-                    continue
-                _compare(receipt, ticket)
-                verdict = Verdict(index)
-            except MismatchError as error:
-                verdict = Verdict(index, error.differs, error.position, str(error))
-            except ExactlmError as error:
-                verdict = Verdict(index, "steps", len(ticket.answers[0].sequence.output_ids), str(error))
-            running.remove(entry)
-            yield verdict
+    try:
+        while waiting or running:
+            while waiting and len(running) < WINDOW:
+                index, receipt = waiting.pop()
+                try:
+                    check_claim(receipt, llm, needs_signature, public_key)
+                    running.append((index, receipt, _submit(llm, receipt)))
+                except _Mismatch as error:
+                    yield Verdict(index, error.differs, error.position, str(error))
+            llm.step()
+            for entry in list(running):
+                if (verdict := _look_at(*entry)) is not None:
+                    running.remove(entry)
+                    yield verdict
+    finally:
+        for _, _, ticket in running:
+            ticket.cancel()
+
+
+def _look_at(index: int, receipt: Receipt, ticket: Ticket) -> Verdict | None:
+    """The verdict, if the answer is there."""
+    try:
+        ticket.poll()
+        if not ticket.is_done:
+            return None
+        _compare(receipt, ticket)
+        return Verdict(index)
+    except _Mismatch as error:
+        return Verdict(index, error.differs, error.position, str(error))
+    except (NumericError, RequestError) as error:
+        return Verdict(index, "steps", len(ticket.answers[0].sequence.output_ids), str(error))
 
 
 def check_claim(receipt: Receipt, llm: LLM, needs_signature: bool, public_key: str | None) -> None:
     """Checks 1 to 5: all that needs no computing."""
     _check_form(receipt)
     if receipt["digest"] != digest_of(receipt):
-        raise MismatchError(
+        raise _Mismatch(
             "digest", f"the receipt was altered: its digest is {digest_of(receipt)}, it says {receipt['digest']}"
         )
     if receipt["signature"] is not None or needs_signature or public_key is not None:
         try:
             check_signature(receipt, public_key)
         except ReceiptError as error:
-            raise MismatchError("signature", str(error)) from None
+            raise _Mismatch("signature", str(error)) from None
     ours = describe_spec(read_params(receipt["sampling"])[0].is_guided)
-    if receipt["spec"] != ours:
-        raise MismatchError("spec", f"made by the spec {receipt['spec']}, this is {ours}")
+    if canonical(receipt["spec"]) != canonical(ours):  # True is not 1
+        raise _Mismatch("spec", f"made by the spec {receipt['spec']}, this is {ours}")
     for name, value in llm.identity.items():
         if receipt["model"][name] != value:
-            raise MismatchError("model", f"model.{name} is {value}, the receipt says {receipt['model'][name]}")
+            raise _Mismatch("model", f"model.{name} is {value}, the receipt says {receipt['model'][name]}")
 
 
 def _check_form(receipt: Receipt) -> None:
     for name, members in MEMBERS.items():
         value = receipt if name == "" else receipt[name]
         if not isinstance(value, dict):
-            raise MismatchError("form", f"{name} is not an object")
+            raise _Mismatch("form", f"{name} is not an object")
         if odd := sorted(members ^ set(value)):
             kind = "unknown" if odd[0] in value else "missing"
-            raise MismatchError("form", f"{name + '.' if name else ''}{odd[0]} is {kind}")
-    if receipt["receipt_version"] != RECEIPT_VERSION:
-        raise MismatchError(
-            "form", f"receipt_version is {receipt['receipt_version']!r:.60}, this reads {RECEIPT_VERSION}"
-        )
+            raise _Mismatch("form", f"{name + '.' if name else ''}{odd[0]} is {kind}")
+    if type(receipt["receipt_version"]) is not int or receipt["receipt_version"] != RECEIPT_VERSION:
+        raise _Mismatch("form", f"receipt_version is {receipt['receipt_version']!r:.60}, this reads {RECEIPT_VERSION}")
     text, chat, output = receipt["request"]["text"], receipt["request"]["chat"], receipt["output"]
     if not isinstance(text, (str, NOTHING)):
-        raise MismatchError("form", "request.text must be a text or null")
+        raise _Mismatch("form", "request.text must be a text or null")
     if chat is not None and (not isinstance(chat, dict) or set(chat) != set(CHAT_MEMBERS)):
-        raise MismatchError("form", f"request.chat must be null or have {', '.join(CHAT_MEMBERS)}")
+        raise _Mismatch("form", f"request.chat must be null or have {', '.join(CHAT_MEMBERS)}")
     for name, types in CHAT_MEMBERS.items():
         if chat is not None and not isinstance(chat[name], types):
-            raise MismatchError("form", f"request.chat.{name} is a {type(chat[name]).__name__}")
+            raise _Mismatch("form", f"request.chat.{name} is a {type(chat[name]).__name__}")
     lists = {
         "request.prompt_token_ids": receipt["request"]["prompt_token_ids"],
         "output.token_ids": output["token_ids"],
     }
     for name, ids in lists.items():
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 1 << 31 for i in ids):
-            raise MismatchError("form", f"{name} is not a list of token ids")
+            raise _Mismatch("form", f"{name} is not a list of token ids")
     steps = receipt["steps"]
     if not isinstance(steps, list) or len(steps) != len(output["token_ids"]):
-        raise MismatchError("form", "steps must have one digest for each token of output.token_ids")
+        raise _Mismatch("form", "steps must have one digest for each token of output.token_ids")
     try:
         params, choice = read_params(receipt["sampling"])
     except (RequestError, ReceiptError) as error:
-        raise MismatchError("form", str(error)) from None
+        raise _Mismatch("form", str(error)) from None
     if params.max_tokens is None or describe_params(params, params.max_tokens, choice) != receipt["sampling"]:
-        raise MismatchError("form", "sampling is not as spec/receipts.md 2 writes it")
+        raise _Mismatch("form", "sampling is not as spec/receipts.md 2 writes it")
 
 
 def _submit(llm: LLM, receipt: Receipt) -> Ticket:
@@ -175,8 +190,8 @@ def _submit(llm: LLM, receipt: Receipt) -> Ticket:
         prompt = _read_request(llm, request)
         drafter = ClaimedAnswer(len(prompt.token_ids), claimed)
         ticket = llm.submit(prompt, params, receipt=True, drafters=[drafter], choice=choice)
-    except ExactlmError as error:
-        raise MismatchError("request", str(error)) from None
+    except (RequestError, TemplateError, TokenizerError) as error:
+        raise _Mismatch("request", str(error)) from None
     answer = ticket.answers[0]
 
     def is_over(token: int) -> bool:
@@ -191,26 +206,25 @@ def _submit(llm: LLM, receipt: Receipt) -> Ticket:
 def _read_request(llm: LLM, request: dict[str, Any]) -> ReadPrompt:
     ids, text, chat = request["prompt_token_ids"], request["text"], request["chat"]
     if text is not None and chat is not None:
-        raise MismatchError("request", "both text and chat are given")
+        raise _Mismatch("request", "both text and chat are given")
     prompt = ReadPrompt(ids)
     if text is not None:
         prompt = ReadPrompt(llm.tokenizer.encode(text), text)
     elif chat is not None:
         try:
-            said = {key: json.loads(chat[key] or "null") for key in ("messages", "tools", "template_kwargs")}
-        except (ValueError, RecursionError) as error:
-            raise MismatchError("request", f"request.chat holds what is not JSON: {error}") from None
+            texts = {key: chat[key] or "null" for key in ("messages", "tools", "template_kwargs")}
+            said = {key: load_strict(text, f"request.chat.{key}") for key, text in texts.items()}
+        except ReceiptError as error:
+            raise _Mismatch("request", str(error)) from None
         if not isinstance(said["template_kwargs"], (dict, NOTHING)):
-            raise MismatchError("request", "request.chat.template_kwargs is not an object")
+            raise _Mismatch("request", "request.chat.template_kwargs is not an object")
         prompt = llm.read_chat(add_generation_prompt=chat["add_generation_prompt"], **said)
         if prompt.conversation is None or prompt.conversation.clock != chat["clock"]:
-            raise MismatchError(
-                "request", f"the template was told {chat['clock']!r:.60} as the time, here it is another"
-            )
+            raise _Mismatch("request", f"the template was told {chat['clock']!r:.60} as the time, here it is another")
     if prompt.token_ids != ids:
         at = next((i for i, (a, b) in enumerate(zip(prompt.token_ids, ids, strict=False)) if a != b), -1)
         where = f"at token {at}" if at >= 0 else f"in length: {len(prompt.token_ids)}, not {len(ids)}"
-        raise MismatchError("request", f"the prompt gives other token ids than prompt_token_ids, {where}")
+        raise _Mismatch("request", f"the prompt gives other token ids than prompt_token_ids, {where}")
     return prompt
 
 
@@ -220,17 +234,17 @@ def _compare(receipt: Receipt, ticket: Ticket) -> None:
     steps, ids = sequence.digest.steps or [], claimed["token_ids"]
     for k, (found, token) in enumerate(zip(steps, sequence.output_ids, strict=True)):
         if k >= len(ids):
-            raise MismatchError("token_ids", f"the answer goes on with token {token} where the receipt ends", k)
+            raise _Mismatch("token_ids", f"the answer goes on with token {token} where the receipt ends", k)
         if found != (said := receipt["steps"][k]):
-            raise MismatchError("steps", f"the logits of token {k} are others: {found}, not {said!r:.80}", k)
+            raise _Mismatch("steps", f"the logits of token {k} are others: {found}, not {said!r:.80}", k)
         if token != ids[k]:
-            raise MismatchError("token_ids", f"token {k} is {token}, the receipt says {ids[k]}", k)
+            raise _Mismatch("token_ids", f"token {k} is {token}, the receipt says {ids[k]}", k)
     output = ticket.answers[0].output()
     if (end := len(output.token_ids)) < len(ids):
-        raise MismatchError("token_ids", f"the answer ends after {end} tokens, the receipt has {len(ids)}", end)
+        raise _Mismatch("token_ids", f"the answer ends after {end} tokens, the receipt has {len(ids)}", end)
     for name in ("finish_reason", "stop_reason", "text"):
-        if getattr(output, name) != claimed[name]:
+        if (type(claimed[name]), claimed[name]) != (type(getattr(output, name)), getattr(output, name)):
             reason = f"{name} is {getattr(output, name)!r:.100}, the receipt says {claimed[name]!r:.100}"
-            raise MismatchError(name, reason)
+            raise _Mismatch(name, reason)
     if output.digest != (said := claimed["digest"]):
-        raise MismatchError("output.digest", f"output.digest is {output.digest}, the receipt says {said!r:.80}")
+        raise _Mismatch("output.digest", f"output.digest is {output.digest}, the receipt says {said!r:.80}")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from exactlm import LLM, SamplingParams, convert_to_deterministic
-from exactlm.errors import ReceiptError
+from exactlm.errors import CapacityError, ReceiptError, RequestError
 from exactlm.kernels.select import available_isas
 from exactlm.proof.verify import Verdict, verify_receipts
 from exactlm.receipt import Receipt, canonical, digest_of, read_receipts
@@ -96,7 +96,8 @@ def test_a_changed_leaf_is_caught(llm: LLM, receipts: list[Receipt]) -> None:
 
 
 # Parameters whose change need not change this answer: only the digest or a signature protects them.
-SILENT = {"sampling", "request"}
+SILENT = {"top_k", "top_p", "min_p", "max_tokens", "stop", "ignore_eos", "seed", "choice", "temperature", "logit_bias"}
+SILENT |= {"repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids", "add_generation_prompt"}
 
 
 def test_a_changed_leaf_with_a_new_digest_is_named(llm: LLM, receipts: list[Receipt]) -> None:
@@ -108,7 +109,7 @@ def test_a_changed_leaf_with_a_new_digest_is_named(llm: LLM, receipts: list[Rece
             wrong = altered(receipt, path)
             wrong["digest"] = digest_of(wrong)
             verdict = check(llm, wrong)
-            if path[0] in SILENT and verdict.is_identical:
+            if path[0] in ("sampling", "request") and SILENT & set(path) and verdict.is_identical:
                 continue
             assert not verdict.is_identical, path
             expected = {
@@ -183,14 +184,16 @@ def test_signatures(llm: LLM, receipts: list[Receipt], tmp_path: Path) -> None:
 def test_files_of_receipts(tmp_path: Path, receipts: list[Receipt]) -> None:
     one, many, bad = tmp_path / "one.json", tmp_path / "many.jsonl", tmp_path / "bad.jsonl"
     one.write_text(json.dumps(receipts[1], indent=2))
-    many.write_text("\n".join(json.dumps(r) for r in receipts) + "\n\n")
+    receipts = [*receipts, {**receipts[0], "odd": "x\u2028y"}]
+    many.write_text("\n".join(json.dumps(r, ensure_ascii=False) for r in receipts) + "\n\n")
     assert read_receipts(one) == receipts[1:2]
     assert read_receipts(many) == receipts
     for content, words in (
         ("{}\n{", "bad.jsonl:2: not JSON"),
         ("[1]", "not a JSON object"),
         ('{"a": 1, "a": 2}', "stands twice"),
-        ('{"a": NaN}', "NaN is not a JSON number"),
+        ('{"a": NaN}', "bad.jsonl: NaN is not a JSON number"),
+        ('{"a": ' + "1" * 5000 + "}", "bad.jsonl: not JSON: Exceeds the limit"),
         ("[" * 100000, "nested too deeply"),
     ):
         bad.write_text(content)
@@ -222,3 +225,55 @@ def test_a_template_sees_tools_as_they_were_given(tmp_path: Path) -> None:
     wrong["request"]["chat"]["tools"] = json.dumps(tools, sort_keys=True)
     wrong["digest"] = digest_of(wrong)
     assert check(llm, wrong).differs == "request"
+
+
+def test_true_is_not_one(llm: LLM, receipts: list[Receipt]) -> None:
+    for path in (("receipt_version",), ("spec", "numerics"), ("spec", "sampling")):
+        wrong = copy.deepcopy(receipts[0])
+        place = wrong if len(path) == 1 else wrong[path[0]]
+        place[path[-1]] = True
+        wrong["digest"] = digest_of(wrong)
+        assert not check(llm, wrong).is_identical, path
+
+
+def test_leaving_early_gives_the_pages_back(proof_model: Path, receipts: list[Receipt]) -> None:
+    llm = LLM(proof_model, threads=1, chunk_tokens=4)
+    verdicts = verify_receipts(llm, receipts)
+    next(verdicts)
+    verdicts.close()
+    llm.step()
+    assert llm.stats().num_running == llm.stats().num_pages_used == 0
+    llm.check_integrity()
+
+
+def test_a_verifier_that_is_too_small_says_so(proof_model: Path, receipts: list[Receipt]) -> None:
+    with pytest.raises(CapacityError, match="kv_tokens"):
+        list(verify_receipts(LLM(proof_model, threads=1, kv_tokens=32), receipts))
+
+
+def test_a_schema_is_what_it_was_when_it_was_asked_with(llm: LLM) -> None:
+    schema = {"type": "string", "enum": ["aa", "ab"]}
+    params = SamplingParams(json_schema=schema, max_tokens=9)
+    schema["enum"] = ["cc"]
+    (answer,) = llm.generate([[5, 6]], params, receipt=True)[0].outputs
+    assert answer.text in ('"aa"', '"ab"')
+    assert answer.receipt is not None
+    assert check(llm, answer.receipt).is_identical
+
+
+def test_what_no_receipt_can_hold_is_refused_before_anything_is_computed(llm: LLM) -> None:
+    steps = llm.stats().num_steps
+    with pytest.raises(ReceiptError):
+        llm.submit([5], SamplingParams(regex="\udc80"), receipt=True)
+    with pytest.raises(RequestError, match="choice=128"):
+        llm.submit([5], SamplingParams(), choice=128)
+    assert llm.stats().num_steps == steps
+
+
+def test_a_cancelled_answer_has_no_receipt(llm: LLM) -> None:
+    ticket = llm.submit([5], SamplingParams(max_tokens=50, ignore_eos=True), receipt=True)
+    llm.step()
+    ticket.cancel()
+    ticket.poll()
+    assert ticket.is_done
+    assert ticket.output().outputs[0].receipt is None
