@@ -13,10 +13,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 from process import Worker
 from rich.console import Console
 from rich.table import Table
@@ -36,6 +38,8 @@ def main() -> None:
         port = str(probe.getsockname()[1])
     command = [sys.executable, "-m", "exactlm", "serve", str(a.model), "--port", port, "--threads", str(a.threads)]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = psutil.Process(server.pid)
+    read_clock = (lambda: sum(process.cpu_times()[:2])) if a.cpu_time else time.perf_counter
     try:
         with Worker(sys.executable, "exactlm", a.model, a.threads, a.streams) as worker:
             wait_until_ready(f"http://127.0.0.1:{port}")
@@ -46,7 +50,7 @@ def main() -> None:
                         seconds = worker.ask("decode_streams", a.streams, a.tokens)
                         engine_rates.append(a.streams * a.tokens / seconds)
                     else:
-                        server_rates.append(asyncio.run(measure(f"http://127.0.0.1:{port}", a.streams)))
+                        server_rates.append(asyncio.run(measure(f"http://127.0.0.1:{port}", a.streams, read_clock)))
     finally:
         server.terminate()
         server.wait()
@@ -66,8 +70,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=96, help="of each stream that the engine alone is timed for")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cpu-time", action="store_true", help="count the processor seconds of engine and server")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's rates")
-    return parser.parse_args()
+    a = parser.parse_args()
+    if a.cpu_time:
+        os.environ["BENCHMARK_CLOCK"] = "cpu"
+    return a
 
 
 def wait_until_ready(url: str) -> None:
@@ -81,29 +89,50 @@ def wait_until_ready(url: str) -> None:
     sys.exit(f"the server is not ready after {START_S:.0f} s")
 
 
-async def measure(url: str, num_streams: int) -> float:
+class Window:
+    """The time in which all streams decode: from when the last has its first token to when one is complete."""
+
+    def __init__(self, num_streams: int, read_clock: Callable[[], float]) -> None:
+        self._num_waiting, self._read_clock = num_streams, read_clock
+        self._begin = self._end = 0.0
+        self._num_tokens = 0
+
+    def take(self, num_tokens: int, is_first: bool, is_last: bool) -> None:
+        """Notes an event of a stream."""
+        if self._begin and not self._end:
+            self._num_tokens += num_tokens
+        self._num_waiting -= is_first
+        if self._num_waiting == 0 and not self._begin:
+            self._begin = self._read_clock()
+        if is_last and not self._end:
+            self._end = self._read_clock()
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of all streams together."""
+        return self._num_tokens / (self._end - self._begin)
+
+
+async def measure(url: str, num_streams: int, read_clock: Callable[[], float]) -> float:
     """Tokens per second of all streams together, while all of them decode."""
+    window = Window(num_streams, read_clock)
     async with httpx.AsyncClient(base_url=url, timeout=600, trust_env=False) as client:
-        prompts = make_prompts(num_streams)
-        streams = await asyncio.gather(*(receive(client, prompt) for prompt in prompts))
-    begin, end = max(stream[0][0] for stream in streams), min(stream[-1][0] for stream in streams)
-    count = sum(n for stream in streams for moment, n in stream if begin < moment <= end)
-    return count / (end - begin)
+        await asyncio.gather(*(receive(client, prompt, window) for prompt in make_prompts(num_streams)))
+    return window.rate
 
 
-async def receive(client: httpx.AsyncClient, prompt: list[int]) -> list[tuple[float, int]]:
-    """(when, how many tokens) of every event of one stream."""
+async def receive(client: httpx.AsyncClient, prompt: list[int], window: Window) -> None:
+    """Reads one stream to its end."""
     body: dict[str, Any] = {"prompt": prompt, "max_tokens": STREAM_CONTEXT - STREAM_LENGTHS[1], "temperature": 0}
     body |= {"ignore_eos": True, "stream": True, "return_token_ids": True}
-    events = []
+    is_first = True
     async with client.stream("POST", "/v1/completions", json=body) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
             if line.startswith("data: {"):
-                now = time.perf_counter()
-                choices = json.loads(line.removeprefix("data: "))["choices"]
-                events.append((now, sum(len(choice["token_ids"]) for choice in choices)))
-    return events
+                (choice,) = json.loads(line.removeprefix("data: "))["choices"]
+                window.take(len(choice["token_ids"]), is_first, choice["finish_reason"] is not None)
+                is_first = False
 
 
 def make_table(a: argparse.Namespace, engine: list[float], server: list[float]) -> Table:
