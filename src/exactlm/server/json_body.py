@@ -14,6 +14,7 @@ MAX_DEPTH = 64
 MAX_CONTAINERS = 100_000
 # One that is never closed reaches to the end, so that no text takes more than one pass.
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+_NONZERO = re.compile("[-0.]*[1-9]")
 _MAX_NUMBER_CHARS = 400  # a float64 never needs more; Python's own limit is 4300 digits and costs quadratic time
 
 
@@ -82,6 +83,8 @@ def _parse_float(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise _refuse(f"the number {text:.40} is too large")
+    if value == 0 and _NONZERO.match(text):  # a temperature of 1e-400 is not one of 0
+        raise _refuse(f"the number {text:.40} is too small")
     return value
 
 

@@ -43,6 +43,8 @@ def test_sound_objects_are_read_as_they_are(body: dict[str, object], is_ascii: b
         (b'{"a": -Infinity}', "-Infinity is not"),
         (b'{"a": 1e400}', "too large"),
         (b'{"a": -1e999}', "too large"),
+        (b'{"a": 1e-400}', "1e-400 is too small"),
+        (b'{"a": [-0.002E-322]}', "too small"),
         (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"a": 1, "b": 2, "a": 1}', "'a' stands twice"),
         (b'{"m": {"x": 1, "x": 2}}', "'x' stands twice"),
@@ -68,6 +70,10 @@ def test_others_are_refused(data: bytes, reason: str) -> None:
 def test_the_deepest_that_is_allowed_is_read() -> None:
     depth = MAX_DEPTH - 1
     assert parse_body(b'{"a": ' + b"[" * depth + b"]" * depth + b"}")["a"] is not None
+
+
+def test_zeros_and_the_smallest_numbers_are_read() -> None:
+    assert parse_body(b'{"a": [0.0, 0e7, 0.00E-999, 5e-324, 1e-320]}') == {"a": [0.0, 0.0, 0.0, 5e-324, 1e-320]}
 
 
 def test_paired_surrogates_are_one_character() -> None:
