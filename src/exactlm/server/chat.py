@@ -12,7 +12,7 @@ from exactlm.prompt import ReadPrompt
 from exactlm.server.answer_format import Asked, Piece
 from exactlm.server.chat_schema import ChatRequest, list_messages
 from exactlm.server.logprob import make_chat_logprobs
-from exactlm.server.prompt import check_length, check_size
+from exactlm.server.prompt import check_length, check_size, count_chars
 from exactlm.server.sampling_schema import make_params
 from exactlm.text.tokenizer import Tokenizer
 
@@ -86,10 +86,8 @@ def render(llm: LLM, body: dict[str, Any], add_generation_prompt: bool = True) -
     tools = body.get("tools") if body.get("tool_choice") != "none" else None
     kwargs = body.get("chat_template_kwargs")
     messages = list_messages(body)
-    check_size(llm, sum(map(_count_chars, messages)), "messages")
+    num_chars = 0
+    for param, told in (("messages", messages), ("tools", tools), ("chat_template_kwargs", kwargs)):
+        num_chars += count_chars(told)
+        check_size(llm, num_chars, param)
     return llm.read_chat(messages, tools or None, add_generation_prompt, kwargs)
-
-
-def _count_chars(message: dict[str, Any]) -> int:
-    content = message.get("content") or ""
-    return len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)

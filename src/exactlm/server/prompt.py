@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from exactlm.llm import LLM
 from exactlm.server.errors import ApiError
@@ -19,6 +20,21 @@ def check_size(llm: LLM, num_chars: int, param: str) -> None:
             f"{num_chars} characters"
         )
         raise ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+def count_chars(told: Any) -> int:
+    """Characters that a template can write of a JSON value: those of its texts, names and numbers."""
+    count, rest = 0, [told]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, dict):
+            rest += item
+            rest += item.values()
+        elif isinstance(item, list):
+            rest += item
+        else:
+            count += len(item if isinstance(item, str) else str(item))
+    return count
 
 
 @functools.lru_cache(maxsize=4)

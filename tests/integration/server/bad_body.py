@@ -8,6 +8,9 @@ from typing import Any
 from tests.integration.server.process import CHAT, COMPLETION
 
 USER = {"role": "user", "content": "the thing"}
+LONG = "the " * 8000
+CALL = {"type": "function", "id": "a"}
+TOOL = {"type": "function"}
 BAD_CALL = {"type": "function", "function": {"name": "f", "arguments": "["}}
 
 
@@ -154,6 +157,13 @@ WRONG_FIELDS: list[tuple[str, bytes, str | None]] = [
     (CHAT, message(function_call={"name": "f"}), "messages[0].function_call"),
     (CHAT, message(tool_calls=[BAD_CALL]), "messages[0].tool_calls[0].function.arguments"),
     (CHAT, chat(messages=[{"role": "user", "content": "the " * 20_000}]), "messages"),
+    (CHAT, message(reasoning_content=LONG), "messages"),
+    (CHAT, chat(messages=[{**USER, "tool_calls": [{**CALL, "function": {"name": LONG, "arguments": {}}}]}]), "messages"),
+    (CHAT, chat(messages=[{"role": "user", "content": [{"type": "text", "text": LONG[:15_000]}] * 2}]), "messages"),
+    (CHAT, chat(tools=[{**TOOL, "function": {"name": "f", "description": LONG}}]), "tools"),
+    (CHAT, chat(tools=[{**TOOL, "function": {"name": "f", "parameters": {LONG: 1}}}]), "tools"),
+    (CHAT, chat(tools=[{**TOOL, "function": {"name": "f", "parameters": {"enum": [1] * 30_000}}}]), "tools"),
+    (CHAT, chat(chat_template_kwargs={"mood": [LONG]}), "chat_template_kwargs"),
     (CHAT, chat(top_logprobs=3), None),
     (CHAT, chat(logprobs=True, top_logprobs=10**9), "top_logprobs"),
     (CHAT, chat(logprobs=2), "logprobs"),
