@@ -14,11 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exactlm.errors import ConfigError, LedgerError
+from exactlm.errors import ConfigError, LedgerError, ReceiptError
 from exactlm.proof.ledger_check import LedgerReport, check_chain
 from exactlm.proof.ledger_entry import Entry, read_entry
 from exactlm.proof.ledger_writer import Writer
-from exactlm.receipt import Receipt
+from exactlm.receipt import Receipt, load_strict
 
 if TYPE_CHECKING:
     from exactlm.proof.ledger_store import Store
@@ -103,7 +103,8 @@ class Ledger:
         """Erases the receipts of entries by number, or of those appended before a time, and notes that in the chain.
 
         Returns the entry that notes it, None if no receipt was left to erase; and whether the database could clear
-        what was erased: a reader of old rows can delay it until the next redaction. LedgerError.
+        what was erased: in SQLite a reader of old rows can delay it until the next redaction. PostgreSQL does not tell
+        whether an old transaction kept it from clearing: there True means that it was vacuumed. LedgerError.
         """
         if (seqs is None) == (before is None):
             raise LedgerError("a redaction needs either numbers of entries or a time")
@@ -116,7 +117,13 @@ class Ledger:
 
     def export_receipts(self, path: str | os.PathLike[str]) -> int:
         """Writes the receipts that are there to a file, one a line; returns their number. LedgerError."""
-        return _write(path, (entry.receipt_text for entry in self.entries() if entry.receipt_text is not None))
+        return _write(path, self._receipt_texts())
+
+    def _receipt_texts(self) -> Iterator[str]:
+        for entry in self.entries():
+            entry.check_types()
+            if entry.receipt_text is not None:
+                yield entry.receipt_text
 
 
 def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> int:
@@ -128,6 +135,8 @@ def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> int:
                 count += 1
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written: {error.strerror}") from None
+    except UnicodeEncodeError as error:
+        raise LedgerError(f"{path}: line {count + 1}: the entry was altered and cannot be written: {error}") from None
     return count
 
 
@@ -136,6 +145,8 @@ def read_export(path: str | os.PathLike[str]) -> Iterator[Entry]:
     try:
         with Path(path).open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                yield read_entry(json.loads(line), f"{path}:{number}")
-    except (OSError, ValueError, RecursionError) as error:
+                yield read_entry(load_strict(line, f"{path}:{number}"), f"{path}:{number}")
+    except ReceiptError as error:
+        raise LedgerError(str(error)) from None
+    except (OSError, UnicodeDecodeError) as error:
         raise LedgerError(f"{path}: cannot be read as an exported ledger: {error}") from None

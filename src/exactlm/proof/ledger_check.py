@@ -5,13 +5,13 @@ Takes entries from anywhere, a database or an exported file, one at a time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from exactlm.errors import ReceiptError
 from exactlm.proof.ledger_entry import DIGEST, MAX_ENTRIES, ORIGIN, Entry, link, seal_of, summarise
+from exactlm.receipt import load_strict
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,9 @@ class Chain:
 
     def __init__(self) -> None:
         self.seq, self.hash = 0, ORIGIN
-        self.num_receipts = 0
-        self.gone: set[int] = set()  # receipts that are not there
+        self.num_entries = self.num_receipts = self.num_redacted = 0
+        # 1 for each entry up to the first gap, 0 where its receipt is gone; a gap is blamed before what lies behind it.
+        self._is_there = bytearray()
         self._noted: list[tuple[int, int, int]] = []  # first and last of a run, and the entry that notes it
         self._broken: tuple[int, str] | None = None
 
@@ -50,10 +51,12 @@ class Chain:
             self.blame(entry.seq, f"it follows {entry.previous!r:.80}, the entry before it is {self.hash}")
         elif reason := find_fault(entry):
             self.blame(entry.seq, reason)
+        self.num_entries += 1
+        if entry.seq == self.num_entries == len(self._is_there) + 1:
+            self._is_there.append(not entry.is_redacted)
         if entry.kind == "receipt":
             self.num_receipts += 1
-            if entry.receipt_text is None:
-                self.gone.add(entry.seq)
+            self.num_redacted += entry.is_redacted
         elif find_note_fault(entry) is None:  # if it was altered it is blamed, but not those that it names
             self._noted += [(first, last, entry.seq) for first, last in entry.content["entries"]]
         self.seq, self.hash = entry.seq, entry.hash
@@ -66,25 +69,28 @@ class Chain:
     def finish(self, head: tuple[int, str] | None, is_head_found: bool) -> LedgerReport:
         """The report, after the last entry."""
         end = 0
-        named: set[int] = set()
         for first, last, noted_by in sorted(self._noted):
-            for seq in range(max(first, end + 1), last + 1):
-                named.add(seq)
-                if seq not in self.gone:
-                    self.blame(seq, f"entry {noted_by} says that it was redacted, but its receipt is there")
+            self._blame_unnoted(end, first - 1)
+            if (idx := self._is_there.find(1, max(end, first - 1), last)) >= 0:
+                self.blame(idx + 1, f"entry {noted_by} says that it was redacted, but its receipt is there")
             end = max(end, last)
-        if unnamed := self.gone - named:
-            self.blame(min(unnamed), "its receipt is gone, and no entry says that it was redacted")
+        self._blame_unnoted(end, len(self._is_there))
         if head is not None and not is_head_found:
             self.blame(head[0], f"it should be {head[1]}, which is not in this ledger")
         broken = self._broken or (None, "")
-        return LedgerReport(self.seq, self.num_receipts, len(self.gone), self.seq, self.hash, *broken)
+        counts = self.num_entries, self.num_receipts, self.num_redacted
+        return LedgerReport(*counts, self.seq, self.hash, *broken)
+
+    def _blame_unnoted(self, begin: int, end: int) -> None:
+        """Blames the first of the entries from index begin to end, which no redaction names, whose receipt is gone."""
+        if (idx := self._is_there.find(0, begin, end)) >= 0:
+            self.blame(idx + 1, "its receipt is gone, and no entry says that it was redacted")
 
 
 def check_chain(entries: Iterable[Entry], head: tuple[int, str] | None = None) -> LedgerReport:
     """Checks a whole chain. head: number and hash of an entry that was noted elsewhere; it must be there, or the
     chain was cut or made anew."""
-    chain, is_head_found = Chain(), False
+    chain, is_head_found = Chain(), head == (0, ORIGIN)
     for entry in entries:
         chain.follow(entry)
         is_head_found |= (entry.seq, entry.hash) == head
@@ -118,8 +124,8 @@ def _find_receipt_fault(entry: Entry) -> str | None:
     if not (isinstance(text, str) and DIGEST.fullmatch(str(salt))) or seal_of(salt, text) != entry.content["seal"]:
         return "its receipt was altered: it does not fit the seal"
     try:
-        kept = summarise(json.loads(text))
-    except (ReceiptError, ValueError) as error:
+        kept = summarise(load_strict(text, "JSON"))
+    except ReceiptError as error:
         return f"its receipt is none: {error}"
     return None if kept == entry.content["kept"] else "what is kept of its receipt is not what the receipt says"
 

@@ -61,8 +61,14 @@ class Entry:
         """Whether the receipt was taken out."""
         return self.kind == "receipt" and self.receipt_text is None
 
+    def check_types(self) -> None:
+        """LedgerError if a text of it was altered into bytes, as SQLite lets one."""
+        if odd := [name for name, value in vars(self).items() if isinstance(value, bytes)]:
+            raise LedgerError(f"entry {self.seq} was altered: {odd[0]} holds bytes, not text")
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `export` writes them."""
+        """Plain values, as `export` writes them. LedgerError if one was altered beyond reading."""
+        self.check_types()
         values = dict(vars(self))
         del values["receipt_text"]
         return {**values, "receipt": self.receipt}

@@ -77,14 +77,19 @@ def read_url(url_or_path: str | os.PathLike[str]) -> URL:
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in ("sqlite", "postgresql+psycopg") or not url.database or url.database == ":memory:":
-        told = url.render_as_string(hide_password=True)
-        raise ConfigError(f"ledger {told:.200}: use a path, sqlite:///path or postgresql://user@host/database")
+        raise ConfigError(f"ledger {name_of(url):.200}: use a path, sqlite:///path or postgresql://user@host/database")
     return url
+
+
+def name_of(url: URL) -> str:
+    """A file's path, or a URL without its password."""
+    if url.drivername == "sqlite":
+        return str(url.database)
+    return url.difference_update_query(["password", "sslpassword"]).render_as_string(hide_password=True)
 
 
 def open_database(url: URL, can_create: bool) -> Engine:
     """An engine over a database that has the table. LedgerError if it cannot be had, or is not one."""
-    name = url.render_as_string(hide_password=True) if url.host or url.drivername != "sqlite" else str(url.database)
     try:
         engine = _open_sqlite(url, can_create) if url.drivername == "sqlite" else _open_postgresql(url)
         try:
@@ -98,7 +103,7 @@ def open_database(url: URL, can_create: bool) -> Engine:
     except ImportError:
         raise ConfigError('PostgreSQL needs the package psycopg: pip install "exactlm[postgres]"') from None
     except (SQLAlchemyError, NoSuchModuleError, sqlite3.Error) as error:
-        raise LedgerError(f"{name}: cannot be opened as a ledger: {tell(error)}") from None
+        raise LedgerError(f"{name_of(url)}: cannot be opened as a ledger: {tell(error)}") from None
     return engine
 
 
@@ -186,12 +191,25 @@ def lock_for_writing(connection: Connection) -> None:
 
 
 def forget_erased(engine: Engine) -> bool:
-    """SQLite: what was erased is overwritten in its files. PostgreSQL: its place is free to be overwritten. False if a
-    reader of old rows holds it back until later."""
-    if engine.dialect.name == "postgresql":
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql(f"VACUUM {NAME}")
-        return True
+    """Clears what was erased; the redaction is committed already, so nothing here raises.
+
+    SQLite: it is overwritten in the files; False if a reader of old rows or an error held that back. PostgreSQL: the
+    table was vacuumed, False if that failed. VACUUM does not tell whether it could free the rows: while a transaction
+    that may still see them is open anywhere on the server, it frees none, and True is returned all the same.
+    """
+    try:
+        return _vacuum(engine) if engine.dialect.name == "postgresql" else _empty_log(engine)
+    except (SQLAlchemyError, sqlite3.Error):
+        return False
+
+
+def _vacuum(engine: Engine) -> bool:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"VACUUM {NAME}")
+    return True
+
+
+def _empty_log(engine: Engine) -> bool:
     raw = engine.raw_connection()
     try:
         return bool(raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from exactlm.errors import LedgerError
 from exactlm.proof.ledger_entry import ORIGIN, Entry, Sealed, link, note_redaction, tell_time
-from exactlm.proof.ledger_schema import TABLE, forget_erased, lock_for_writing, open_database, tell
+from exactlm.proof.ledger_schema import TABLE, forget_erased, lock_for_writing, name_of, open_database, tell
 from exactlm.receipt import canonical
 
 _COLUMNS = TABLE.c
@@ -30,7 +30,7 @@ class Store:
     """One chain, in one table of one database."""
 
     def __init__(self, url: URL, can_create: bool) -> None:
-        self.name = url.render_as_string(hide_password=True) if url.host else str(url.database)
+        self.name = name_of(url)
         self._engine = open_database(url, can_create)
         self._writing = self._engine.execution_options(is_write=True)
 
@@ -62,8 +62,7 @@ class Store:
 
     def forget_erased(self) -> bool:
         """Whether the database could clear what was erased; see ledger_schema."""
-        with self._telling():
-            return forget_erased(self._engine)
+        return forget_erased(self._engine)
 
     def read(self, first: int, last: int | None) -> Generator[Entry, None, None]:
         """The entries from `first` to `last`, of one moment, in their order."""

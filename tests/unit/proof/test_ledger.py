@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import sqlite3
 import stat
 import threading
@@ -19,7 +20,8 @@ from sqlalchemy.exc import DBAPIError
 from exactlm.errors import ConfigError, ExactlmError, LedgerError, ReceiptError
 from exactlm.proof.ledger import Ledger, read_export
 from exactlm.proof.ledger_check import LedgerReport, check_chain
-from exactlm.proof.ledger_entry import ORIGIN, link, read_entry, seal_of, summarise, tell_time
+from exactlm.proof.ledger_entry import MAX_ENTRIES, ORIGIN, Entry, link, read_entry, seal_of, summarise, tell_time
+from exactlm.proof.ledger_schema import name_of, read_url
 from exactlm.receipt import Receipt, canonical, digest_of
 from tests.ledger import fresh_postgres, make
 
@@ -253,6 +255,25 @@ def test_redacted_text_is_gone_from_the_files(tmp_path: Path) -> None:
         assert b"secret prompt 150" in stored
 
 
+def test_a_disk_that_cannot_clear_does_not_undo_a_redaction(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with Ledger.open(path) as ledger:
+        ledger.append_many([make(i) for i in range(1, 200)])
+        ledger.redact([1])
+        old = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # Enough for the log, too little for the pages behind.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size // 2, old[1]))
+        try:
+            entry, is_cleared = ledger.redact([7])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        assert entry is not None
+        assert not is_cleared
+        assert ledger.get(7).is_redacted
+        assert ledger.verify().is_sound
+        assert ledger.redact([7]) == (None, True)
+
+
 @pytest.mark.parametrize("column", ["appended", "previous", "hash", "content", "salt", "receipt"])
 def test_an_altered_bit_is_named(path: Path, column: str) -> None:
     with Ledger.open(path) as ledger:
@@ -356,6 +377,15 @@ def test_a_cut_end_shows_against_a_noted_head(path: Path) -> None:
         assert ledger.verify(head).broken_seq == head[0]
 
 
+def test_the_head_of_an_empty_ledger_is_in_every_ledger(path: Path, tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "empty.db") as ledger:
+        head = ledger.head()
+        assert ledger.verify(head).is_sound
+    with Ledger.open(path) as ledger:
+        assert ledger.verify(head).is_sound
+        assert not ledger.verify((0, DIGEST)).is_sound
+
+
 def test_an_export_can_be_checked_alone(path: Path, tmp_path: Path) -> None:
     out, receipts = tmp_path / "out.jsonl", tmp_path / "receipts.jsonl"
     with Ledger.open(path) as ledger:
@@ -376,6 +406,29 @@ def test_an_export_can_be_checked_alone(path: Path, tmp_path: Path) -> None:
         assert check_chain(read_export(out)).broken_seq == number
 
 
+def test_a_redaction_of_countless_entries_is_checked_at_once() -> None:
+    """A file may say that entry 2^53 - 1 redacts all before it: nothing is done for each."""
+    entries = []
+    for seq, last in ((1, 0), (MAX_ENTRIES - 1, MAX_ENTRIES - 2), (MAX_ENTRIES, MAX_ENTRIES - 1)):
+        content = {"kind": "redaction", "entries": [[1, last]], "reason": ""}
+        digest = link(seq, "", ORIGIN, content)
+        entries.append(Entry(seq, "", ORIGIN, digest, content))
+    report = check_chain(entries[1:])
+    assert (report.num_entries, report.head_seq, report.broken_seq) == (2, MAX_ENTRIES, 1)
+    assert "entry 9007199254740990 stands in its place" in report.reason
+    assert check_chain(entries).num_entries == 3
+
+
+def test_faults_before_a_gap_are_named(path: Path) -> None:
+    """The redactions of what stands before a gap may stand behind it."""
+    alter(path, "DELETE FROM exactlm_ledger WHERE seq IN (6, 10)")
+    report = check(path)
+    assert (report.num_entries, report.num_receipts, report.num_redacted) == (11, 10, 3)
+    assert (report.head_seq, report.broken_seq) == (13, 6)
+    alter(path, "UPDATE exactlm_ledger SET receipt=NULL, salt=NULL WHERE seq = 2")
+    assert check(path).broken_seq == 2
+
+
 def test_a_salt_shows_whose_entry_it_was(path: Path) -> None:
     with Ledger.open(path) as ledger:
         mine = ledger.get(5)
@@ -388,13 +441,37 @@ def test_a_salt_shows_whose_entry_it_was(path: Path) -> None:
 ODD = '{"seq":true,"appended":"","previous":"","hash":"","content":{},"salt":null,"receipt":null}'
 
 
-@pytest.mark.parametrize("line", ["[]", "{", "{}", '{"seq":1}', "\xff", ODD])
+TWICE = ODD.replace('"salt":null', '"salt":null,"salt":null').replace("true", "1")
+NUMBER = ODD.replace("true", "1").replace('"content":{}', '"content":{"a":NaN}')
+HUGE = ODD.replace('"receipt":null', '"receipt":{"a":9007199254740993}').replace("true", "1")
+
+
+@pytest.mark.parametrize("line", ["[]", "{", "{}", '{"seq":1}', "\xff", "[" * 100_000, ODD, TWICE, NUMBER, HUGE])
 def test_a_file_that_is_no_export_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "x.jsonl").write_bytes(line.encode("latin-1"))
     with pytest.raises(LedgerError, match=r"x\.jsonl"):
         list(read_export(tmp_path / "x.jsonl"))
     with pytest.raises(LedgerError, match="cannot be read"):
         list(read_export(tmp_path / "none.jsonl"))
+
+
+def test_an_odd_line_of_a_file_is_named(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with Ledger.open(path) as ledger:
+        ledger.export(out)
+    good = out.read_text()
+    for line, reason in ((TWICE, "'salt' stands twice"), (NUMBER, "NaN is not a JSON number"), (HUGE, "RFC 8785")):
+        out.write_text(good + line + "\n")
+        with pytest.raises(LedgerError, match=rf"out\.jsonl:14: .*{reason}"):
+            list(read_export(out))
+
+
+def test_bytes_in_the_place_of_text_are_named(path: Path, tmp_path: Path) -> None:
+    alter(path, "UPDATE exactlm_ledger SET receipt = CAST(receipt AS BLOB) WHERE seq = 6")
+    with Ledger.open(path) as ledger:
+        for export in (ledger.export, ledger.export_receipts):
+            with pytest.raises(LedgerError, match="entry 6 was altered: receipt_text holds bytes"):
+                export(tmp_path / "out.jsonl")
 
 
 def test_odd_entries_of_a_file_are_named(path: Path) -> None:
@@ -424,6 +501,20 @@ def test_what_cannot_be_opened(
     with pytest.raises(kind, match=reason) as caught:
         Ledger.open(place)
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("a/b.db", "a/b.db"),
+        ("sqlite:///a/b.db", "a/b.db"),
+        ("postgresql:///answers", "postgresql+psycopg:///answers"),
+        ("postgresql://u:hush@h/answers", "postgresql+psycopg://u:***@h/answers"),
+        ("postgresql:///answers?host=/run&password=hush", "postgresql+psycopg:///answers?host=%2Frun"),
+    ],
+)
+def test_a_place_has_one_name_and_no_password(place: str, name: str) -> None:
+    assert name_of(read_url(place)) == name
 
 
 def test_what_is_no_ledger(tmp_path: Path) -> None:
