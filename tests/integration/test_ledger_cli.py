@@ -61,6 +61,27 @@ def test_show(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "show", path)[0] == 2
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "[1]", "5", "null", '{"request":{"chat":{"messages":"["}},"output":{}}'])
+def test_an_altered_receipt_is_named(path: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TRIGGER exactlm_ledger_update")
+        connection.execute("UPDATE exactlm_ledger SET receipt = ? WHERE seq = 7", (text,))
+    connection.close()
+    status, out, err = run(capsys, "show", path, "7")
+    assert (status, out) == (2, "")
+    assert "entry 7: its receipt was altered" in err
+
+
+@pytest.mark.parametrize("content", ["[", '{"kind":"redaction","entries":[3]}', '{"kind":"receipt","kept":5}'])
+def test_an_altered_entry_is_listed(path: str, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TRIGGER exactlm_ledger_update")
+        connection.execute("UPDATE exactlm_ledger SET content = ? WHERE seq = 30", (content,))
+    connection.close()
+    for options in (["list", path], ["list", path, "--json"], ["show", path, "30"]):
+        assert run(capsys, *options)[0] == 0
+
+
 def test_verify_and_redact(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(run(capsys, "verify", path, "--json")[1])
     assert (report["sound"], report["num_entries"], report["broken_seq"]) == (True, 30, None)

@@ -14,6 +14,7 @@ from exactlm.errors import LedgerError
 from exactlm.proof.ledger import Ledger, read_export
 from exactlm.proof.ledger_check import check_chain
 from exactlm.proof.ledger_entry import Entry
+from exactlm.receipt import Receipt
 
 EPILOG = """actions:
   list    the last entries, one a line
@@ -114,7 +115,6 @@ def _show(options: argparse.Namespace) -> int:
     if options.json:
         print_json(entry.to_dict())
         return 0
-    receipt = entry.receipt
     rows: list[tuple[str, object]] = [
         ("entry", entry.seq),
         ("appended", entry.appended),
@@ -122,13 +122,21 @@ def _show(options: argparse.Namespace) -> int:
         ("hash", entry.hash),
         ("what", _describe(entry)),
     ]
-    if receipt is not None:
-        request, output = receipt["request"], receipt["output"]
-        asked = request["text"] if request["chat"] is None else json.loads(request["chat"]["messages"])
-        rows += [("receipt", receipt["digest"]), ("salt", entry.salt)]
-        rows += [("asked", json.dumps(asked, ensure_ascii=False)), ("answered", json.dumps(output["text"]))]
+    if (receipt := entry.receipt) is not None:
+        try:
+            rows += [("receipt", receipt["digest"]), ("salt", entry.salt), *_quote(receipt)]
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise LedgerError(
+                f"entry {entry.seq}: its receipt was altered and cannot be read: {type(error).__name__}: {error}"
+            ) from None
     print_rows(rows)
     return 0
+
+
+def _quote(receipt: Receipt) -> list[tuple[str, object]]:
+    request, output = receipt["request"], receipt["output"]
+    asked = request["text"] if request["chat"] is None else json.loads(request["chat"]["messages"])
+    return [("asked", json.dumps(asked, ensure_ascii=False)), ("answered", json.dumps(output["text"]))]
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -183,7 +191,7 @@ def _redact(options: argparse.Namespace) -> int:
         return 0
     print(f"{count} redacted" + (f", noted in entry {entry.seq}" if entry else ""))
     if not is_cleared:
-        print("a reader keeps old pages of the file in use; run this again later to clear them")
+        print("the database could not clear what was erased, as when a reader uses old pages: run this again later")
     return 0
 
 
@@ -199,6 +207,13 @@ def _find(ledger: Ledger, name: str) -> Entry:
 
 
 def _describe(entry: Entry) -> str:
+    try:
+        return _describe_content(entry)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return "altered: its content cannot be read"
+
+
+def _describe_content(entry: Entry) -> str:
     if entry.kind == "redaction":
         runs = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in entry.content.get("entries", []))
         return f"redaction of {runs}: {entry.content.get('reason') or 'no reason given'}"
@@ -209,6 +224,7 @@ def _describe(entry: Entry) -> str:
 
 def _summarise(entry: Entry) -> dict[str, Any]:
     """An entry without its receipt's text."""
+    entry.check_types()
     values = dict(vars(entry))
     text = values.pop("receipt_text")
     del values["salt"]
