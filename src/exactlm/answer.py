@@ -134,13 +134,13 @@ class Ticket:
         self,
         prompt: ReadPrompt,
         answers: list[Answer],
-        turn: Callable[[], AbstractContextManager[None]],
+        lock: AbstractContextManager[object],
         drop: Callable[[list[Answer]], None],
         identity: Mapping[str, str | None] | None = None,
     ) -> None:
-        """turn: a context in which no step runs. identity: of the model, if receipts are to be made."""
+        """lock: no step runs while it is held. identity: of the model, if receipts are to be made."""
         self.prompt, self.answers = prompt, answers
-        self._turn, self._drop, self._identity = turn, drop, identity
+        self._lock, self._drop, self._identity = lock, drop, identity
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -168,7 +168,7 @@ class Ticket:
 
     def poll(self) -> list[StreamDelta]:
         """What has become certain since the last call, without waiting for more. Raises the request's error."""
-        with self._turn():
+        with self._lock:
             return [delta for a in self.answers if (delta := a.advance()) is not None]
 
     def cancel(self) -> None:
@@ -179,7 +179,7 @@ class Ticket:
         """The answers as far as they have been polled."""
         if self.is_done:
             return self._output()
-        with self._turn():
+        with self._lock:
             return self._output()
 
     def _output(self) -> RequestOutput:

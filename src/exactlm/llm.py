@@ -90,6 +90,7 @@ class LLM:
         self._engine = Engine(decoder, self.tokenizer.eos_ids, self._excluded, limits)
         self._guides: GuideFactory | None = None
         self._guide_lock = threading.Lock()
+        # Always `with self._lock:` itself, which no interrupt can leave half entered; a wrapper in Python could be.
         self._lock = threading.Lock()
         self._submitted: deque[Request] = deque()
         self._dropped: deque[Request] = deque()
@@ -119,7 +120,8 @@ class LLM:
             for ticket in made:
                 self._submit(ticket)
             while not all(t.is_done for t in made):
-                with self._turn():
+                with self._lock:
+                    self._take_in()
                     if not all(a.sequence.is_finished for t in made for a in t.answers):
                         self._engine.step()
                 for ticket in made:
@@ -137,7 +139,8 @@ class LLM:
         try:
             self._submit(ticket)
             while not ticket.is_done:
-                with self._turn():
+                with self._lock:
+                    self._take_in()
                     if not all(a.sequence.is_finished for a in ticket.answers):
                         self._engine.step()
                 yield from ticket.poll()
@@ -164,7 +167,8 @@ class LLM:
 
     def step(self) -> bool:
         """One step of the engine for everybody's requests; False if there was nothing to do."""
-        with self._turn():
+        with self._lock:
+            self._take_in()
             return bool(self._engine.step())
 
     def stats(self) -> EngineStats:
@@ -175,7 +179,8 @@ class LLM:
 
     def check_integrity(self) -> None:
         """CapacityError if, with nothing running, a page of the KV cache is lost or free twice."""
-        with self._turn():
+        with self._lock:
+            self._take_in()
             self._engine.check_integrity()
 
     def generate_plain(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestOutput:
@@ -185,7 +190,8 @@ class LLM:
         ticket = self._prepare(read_prompt(self.tokenizer, prompt), given)
         if given.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs: not available here; use score()")
-        with self._turn():
+        with self._lock:
+            self._take_in()
             for answer in ticket.answers:
                 s = answer.sequence
                 made, reason = generate_plain(
@@ -241,14 +247,16 @@ class LLM:
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [T, V], the exact bits, of every position of a sequence of T token ids."""
         ids = as_ids(token_ids)
-        with self._turn():
+        with self._lock:
+            self._take_in()
             return np.concatenate([block.copy() for block in self._engine.prompt_logits(ids)])
 
     def score(self, token_ids: Sequence[int]) -> list[float | None]:
         """Log-probability (natural) of every token given those before it; None for the first. spec/numerics.md 10.4."""
         ids = as_ids(token_ids)
         scores: list[float | None] = [None]
-        with self._turn():
+        with self._lock:
+            self._take_in()
             for block in self._engine.prompt_logits(ids):
                 for row in self._engine.decoder.log_probabilities(0, len(block))[: len(ids) - len(scores)]:
                     scores.append(float(row[ids[len(scores)]]))
@@ -277,7 +285,7 @@ class LLM:
             drafter, choice = drafters[i] if drafters else None, first_choice + i
             sequence = self._engine.make(prompt.token_ids, params, choice, leader, fork, receipt, drafter)
             answers.append(Answer(self.tokenizer, sequence))
-        return Ticket(prompt, answers, self._turn, self._drop, self.identity if receipt else None)
+        return Ticket(prompt, answers, self._lock, self._drop, self.identity if receipt else None)
 
     def _make_guide(self, params: SamplingParams) -> Guide:
         with self._guide_lock:
@@ -295,13 +303,6 @@ class LLM:
             self.generate([blank], SamplingParams(max_tokens=2, ignore_eos=True))
         self._engine.forget()
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """This caller's turn at the engine, after what others have submitted or dropped."""
-        with self._lock:
-            self._take_in()
-            yield
-
     def _drop(self, answers: list[Answer]) -> None:
         """Cancels what is not finished, now or in the next turn. Never waits: the garbage collector may close a stream
         inside a step of the same thread."""
@@ -313,10 +314,13 @@ class LLM:
                 self._lock.release()
 
     def _take_in(self) -> None:
+        """What others have submitted or dropped. Each leaves its list last: an interrupt in between loses none."""
         while self._submitted:
-            self._engine.enqueue(self._submitted.popleft())
+            self._engine.enqueue(self._submitted[0])
+            self._submitted.popleft()
         while self._dropped:
-            self._engine.cancel(self._dropped.popleft())
+            self._engine.cancel(self._dropped[0])
+            self._dropped.popleft()
 
 
 def _identify(directory: ModelDirectory) -> dict[str, str | None]:

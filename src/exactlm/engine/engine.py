@@ -59,6 +59,7 @@ class Engine:
         self.sampler = Sampler(decoder, np.array(sorted(excluded_ids), np.int64))
         self._stats = EngineStats(num_pages=num_pages)
         self._num_arrived = 0
+        self._unfinished: dict[Sequence, None] = {}  # all that were queued and still hold something, in order
 
     def add(
         self,
@@ -75,10 +76,13 @@ class Engine:
         return sequence
 
     def enqueue(self, sequence: Sequence) -> None:
-        """Puts a made sequence at the end of the queue."""
-        sequence.arrival = self._num_arrived
-        self._num_arrived += 1
-        if not sequence.is_finished:
+        """Puts a made sequence at the end of the queue, unless it is there or has ended."""
+        with self._whole():
+            if sequence.is_finished or sequence in self._unfinished:
+                return
+            self._unfinished[sequence] = None
+            sequence.arrival = self._num_arrived
+            self._num_arrived += 1
             self.scheduler.waiting.append(sequence)
 
     def make(
@@ -136,7 +140,7 @@ class Engine:
         if not sequence.is_finished:
             with self._whole():
                 self._finish(sequence, "cancelled")
-                self.scheduler.remove(sequence)
+                self._remove(sequence)
 
     def step(self) -> list[Sequence]:
         """One step; returns the sequences that took part. With nothing to do, returns []."""
@@ -158,8 +162,9 @@ class Engine:
         except BaseException as error:
             kind = type(error).__name__
             lost = InterruptedStepError(f"the step that this request shared was interrupted by {kind}; send it again")
-            for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            for sequence in self._unfinished:  # not the scheduler's lists: one may be on its way between them
                 sequence.error, sequence.finish_reason, sequence.pages = lost, "error", []
+            self._unfinished.clear()
             self.scheduler.clear()
             self.pages.reset()
             raise
@@ -179,7 +184,7 @@ class Engine:
                     self._run([piece])
             else:
                 self._fail(slices[0].sequence, error)
-                self.scheduler.remove(slices[0].sequence)
+                self._remove(slices[0].sequence)
             return
         progress = {id(s): _Progress() for s in slices}
         for begin in range(0, len(batch.wanted), HEAD_ROWS):
@@ -277,7 +282,12 @@ class Engine:
         if sequence.max_tokens == 0 and sequence.num_pending == 0 and not sequence.is_finished:
             self._finish(sequence, "length")
         if sequence.is_finished:
-            self.scheduler.remove(sequence)
+            self._remove(sequence)
+
+    def _remove(self, sequence: Sequence) -> None:
+        """Forgets an ended sequence."""
+        self.scheduler.remove(sequence)
+        self._unfinished.pop(sequence, None)
 
     def _fail(self, sequence: Sequence, error: ExactlmError) -> None:
         sequence.error = error

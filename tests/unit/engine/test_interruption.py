@@ -72,7 +72,7 @@ def test_a_stream_collected_inside_a_step_does_not_wait_for_it(llm: LLM) -> None
     """The collector may close an abandoned stream while this very thread holds the engine."""
     stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=200, ignore_eos=True))
     next(stream)
-    with llm._turn():
+    with llm._lock:
         del stream
         gc.collect()
     llm.generate([[1, 2]], PARAMS)
@@ -110,3 +110,38 @@ def test_ids_may_come_from_the_model_itself(llm: LLM) -> None:
     expected = llm.logits(ids)
     again = llm.logits(i for d in llm.stream([1, 2], PARAMS) for i in d.token_ids)  # type: ignore[arg-type]
     assert again.tobytes() == expected.tobytes()
+
+
+def test_an_interrupt_between_two_lists_loses_no_request(tmp_path: Path) -> None:
+    """With preemption all the time; a request that no list holds would never end, and keep its pages."""
+    source = tiny.write_checkpoint(tmp_path / "source")
+    path = convert_to_deterministic(source).save_pretrained(tmp_path / "model", progress=False)
+    llm = LLM(path, threads=1, kv_tokens=96, chunk_tokens=8)
+    prompts = [[5, 6, 7] * 8, [5, 6, 7] * 9, [1, 2] * 15]
+    params = SamplingParams(max_tokens=24, ignore_eos=True, n=2, temperature=1.0, seed=3)
+    expected = llm.generate(prompts, params)
+    assert llm.stats().num_preemptions > 0
+    for at in range(1, 4000, 61):
+        tickets = [llm.submit(prompt, params) for prompt in prompts]
+        sys.settrace(Interrupt(at))
+        try:
+            while not all(a.sequence.is_finished for t in tickets for a in t.answers):
+                llm.step()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        for ticket, answer in zip(tickets, expected, strict=True):
+            try:
+                for _ in range(2000):
+                    ticket.poll()
+                    if ticket.is_done:
+                        break
+                    llm.step()
+                assert ticket.output() == answer
+            except InterruptedStepError:
+                ticket.cancel()
+        while llm.step():
+            pass
+        llm.check_integrity()
+        assert llm.stats().num_pages_used == llm.stats().num_waiting == 0
