@@ -18,6 +18,7 @@ from exactlm.prompt import Prompt
 
 MAX_POINTS = 32
 _FEWEST, _MOST = 3, 6  # points, where the caller leaves the number to the model
+_TEMPERATURE = 0.8
 _TAG = b"exactlm-two-stage-1\0"
 _SEED_MASK = (1 << 53) - 1  # every JSON reader keeps such a number whole
 _POINT = r"[A-Z0-9][^\n]{2,98}"
@@ -69,7 +70,7 @@ def write_in_two_stages(
     *,
     points: int | None = None,
     seed: int = 0,
-    temperature: float = 0.8,
+    temperature: float | None = None,
     outline_params: SamplingParams | None = None,
     detail_params: SamplingParams | None = None,
 ) -> TwoStageOutput:
@@ -78,19 +79,24 @@ def write_in_two_stages(
     points: how many, 1 to 32; None leaves 3 to 6 to the model. seed: 0 to 2^64 - 1; part i of the text (the outline is
     0, the points count from 1) is drawn with derive_seed(seed, i). outline_params: None for the most likely tokens with
     repetition_penalty 1.1, constrained to a numbered list (needs the extra `server`); others are used as they are, and
-    the list is read from what comes. detail_params: None for temperature, top_p 0.95 and 256 tokens. RequestError if a
-    value is out of range, parameters bring their own seed or n, or the outline has no points; else as LLM.generate.
+    the list is read from what comes. detail_params: None for temperature (None for 0.8), top_p 0.95 and 256 tokens.
+    RequestError if a value is out of range, temperature and detail_params are both given, parameters bring their own
+    seed or n, or the outline has no points; else as LLM.generate.
     """
     _check(task, points, seed)
+    if detail_params is None:
+        drawn = _TEMPERATURE if temperature is None else temperature
+        detail_params = SamplingParams(temperature=drawn, top_p=0.95, max_tokens=256)
+    elif temperature is not None:
+        raise RequestError(f"temperature={temperature}: leave it out beside detail_params, which have their own")
     first = _take("outline_params", outline_params or _outline_params(points), seed, 0)
     count = str(points) if points else f"{_FEWEST} to {_MOST}"
     outline = llm.generate([_ask(llm, _OUTLINE.format(count=count, task=task))], first)[0]
     found = read_points(outline.outputs[0].text)[: points or (MAX_POINTS if outline_params else _MOST)]
     if not found:
         raise RequestError("the outline has no points: leave outline_params to the default, which constrains it")
-    base = detail_params or SamplingParams(temperature=temperature, top_p=0.95, max_tokens=256)
     asked = [_ask(llm, _describe(task, found, i)) for i in range(len(found))]
-    each = [_take("detail_params", base, seed, i) for i in range(1, len(found) + 1)]
+    each = [_take("detail_params", detail_params, seed, i) for i in range(1, len(found) + 1)]
     details = [_make_part(r) for r in llm.generate(asked, each)]
     head = _make_part(outline)
     return TwoStageOutput(task, seed, found, head, details, combine_digests(seed, [head, *details]), llm.fingerprint)
@@ -112,7 +118,8 @@ def combine_digests(seed: int, parts: list[Part]) -> str:
 
 def read_points(text: str) -> list[str]:
     """The points of a list, numbered or with dashes, without marks and repeats; all lines where nothing is marked."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    # Not splitlines(): a line ends where the outline's regular expression says so, not at U+2028 or U+0085.
+    lines = [line for line in text.split("\n") if line.strip()]
     marked = [match[1] for line in lines if (match := _MARK.match(line))]
     cleaned = (line.replace("**", "").strip().strip("#:").strip() for line in marked or lines)
     return list(dict.fromkeys(line for line in cleaned if line))
