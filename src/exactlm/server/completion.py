@@ -45,7 +45,7 @@ class CompletionFormat:
         scored = fields.logprobs if fields.echo else None
         params = make_params(fields, max_tokens=max_tokens, logprobs=fields.logprobs, prompt_logprobs=scored)
         prompts, echoes = list[ReadPrompt](), list[str]()
-        is_one = fields.prompts is not fields.prompt
+        is_one = isinstance(fields.prompt, str) or isinstance(fields.prompt[0], int)
         for index, prompt in enumerate(fields.prompts):
             param = "prompt" if is_one else f"prompt[{index}]"
             if isinstance(prompt, str):

@@ -1,7 +1,6 @@
 """One request for answers, from its arrival to the end of its response: what the engine owes it and what has come.
 
-Lives on the event loop; only `reserve`, `expect` and `attach` are called from
-worker threads. Knows nothing of formats.
+Lives on the event loop; only `reserve`, `expect` and `attach` are called from worker threads. Knows nothing of formats.
 """
 
 from __future__ import annotations

@@ -88,15 +88,15 @@ class GenerateEndpoint:
             asked = self._kind.read(body, service.llm)
         except ValidationError as error:
             raise make_field_error(error, body) from None
-        if self._has_receipts(asked):
-            service.config.recorder.check(asked.prompts)
+        has_receipts = self._has_receipts(asked)
+        if has_receipts:
+            service.config.recorder.check(asked.prompts, asked.params)
         exchange.params = asked.params
         exchange.is_streaming = asked.is_streaming
         exchange.wants_deltas = asked.is_streaming and not asked.format.is_whole
         exchange.check()
         exchange.reserve(service.room, asked.num_answers)
         exchange.expect(len(asked.prompts))
-        has_receipts = self._has_receipts(asked)
         exchange.attach(service.loop, service.loop.submit(asked.prompts, asked.params, exchange, has_receipts))
         return asked
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exactlm.errors import LedgerError, ReceiptError
+from exactlm.engine.sampling_params import SamplingParams
+from exactlm.errors import ConfigError, LedgerError, ReceiptError
 from exactlm.llm import CompletionOutput, RequestOutput, Ticket
 from exactlm.prompt import ReadPrompt
-from exactlm.receipt import Receipt, canonical
+from exactlm.receipt import Receipt, check_receiptable
 from exactlm.server.errors import ApiError
 from exactlm.server.limit import RETRY_SECONDS
 from exactlm.signature import sign
@@ -39,15 +40,17 @@ class Recorder:
         """Whether every answer is recorded."""
         return self._ledger is not None
 
-    def check(self, prompts: Sequence[ReadPrompt]) -> None:
-        """ApiError for a request that no receipt could hold, before anything is computed for it."""
+    def check(self, prompts: Sequence[ReadPrompt], params: SamplingParams) -> None:
+        """ApiError for a request that no receipt could be made of, before anything is computed for it."""
         try:
             for prompt in prompts:
-                conversation = prompt.conversation.to_dict() if prompt.conversation is not None else None
-                canonical([prompt.text, conversation])
+                check_receiptable(prompt, params)
         except ReceiptError as error:
             message = f"a receipt is made of this request, and cannot hold it: {error}"
             raise ApiError(400, message, code="invalid_value") from None
+        except ConfigError as error:
+            message = f"this server makes no receipts: {error}"
+            raise ApiError(400, message, param="exactlm.receipt", code="not_available") from None
 
     def collect(self, tickets: Sequence[Ticket]) -> list[RequestOutput]:
         """The outputs of finished requests with their receipts. In a worker thread: this takes milliseconds."""
