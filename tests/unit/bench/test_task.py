@@ -107,8 +107,8 @@ def test_essays(tmp_path: Path) -> None:
 
 
 LEASE = (
-    "LEASE made March 3, 2011 between  Acme Holdings, Inc. and Bob.\nThis Lease is governed by the laws of the State of "
-    "Ohio and nothing else."
+    "LEASE made March 3, 2011 between  Acme Holdings, Inc. and Bob.\nThis Lease is governed by the laws of the State "
+    "of Ohio and nothing else."
 )
 
 
