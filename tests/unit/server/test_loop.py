@@ -104,12 +104,20 @@ def test_a_cancelled_request_frees_its_pages(llm: LLM, loop: EngineLoop, inbox: 
     llm.check_integrity()
 
 
-def test_it_sleeps_when_there_is_nothing_to_do(llm: LLM, loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_sleeps_when_there_is_nothing_to_do(
+    llm: LLM, loop: EngineLoop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
     step = llm.step
     monkeypatch.setattr(llm, "step", lambda: calls.append(1) or step())
     time.sleep(0.1)
     assert len(calls) <= 1
+    assert loop.is_alive
+    owner = Asker(False)
+    (ticket,) = loop.submit([ids_of(llm)], SamplingParams(max_tokens=6), owner)
+    inbox.collect(owner)
+    assert len(ticket.output().outputs[0].token_ids) == 6
+    assert len(calls) >= 6
 
 
 def test_a_failing_step_ends_its_requests_and_nothing_else(
