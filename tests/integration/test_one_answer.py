@@ -1,5 +1,5 @@
 """The command line, the Python interface, the server and the plain loop have the same defaults: one prompt, one digest
-everywhere (cases A10, B4)."""
+everywhere."""
 
 from __future__ import annotations
 

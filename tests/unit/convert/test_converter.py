@@ -41,7 +41,7 @@ def convert_elsewhere(source: Path, target: Path, precision: str, **environment:
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 @pytest.mark.parametrize("kind", ["hf", "gguf"])
 def test_every_file_has_the_same_bytes_again(kind: str, precision: str, tmp_path: Path) -> None:
-    """cases.md D10: threads, hash seed, locale, time zone, place and order of the directory."""
+    """Whatever the threads, the hash seed, the locale, the time zone, the place and order of the directory."""
     if kind == "hf":
         source = write_checkpoint(tmp_path / "hf", "bias", "bfloat16", sharded=True)
     else:

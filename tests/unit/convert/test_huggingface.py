@@ -64,7 +64,7 @@ def test_values_of_every_type_are_exact(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("flag", [True, False, None])
 @pytest.mark.parametrize("stored", ["absent", "equal", "different"])
 def test_tied_flag_times_stored_head(flag: bool | None, stored: str, sharded: bool, tmp_path: Path) -> None:
-    """cases.md D1: a match or a named error, never a silent choice."""
+    """A head that is stored or not, tied or not: a match or a named error, never a silent choice."""
     path = write_checkpoint(tmp_path / "hf", sharded=sharded)
     holder = json.loads((path / INDEX).read_text())["weight_map"][HEAD] if sharded else "model.safetensors"
     embedding = next(a[EMBEDDING] for a in map(load_file, sorted(path.glob("*.safetensors"))) if EMBEDDING in a)

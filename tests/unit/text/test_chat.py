@@ -1,4 +1,4 @@
-"""Chat templates: as in transformers; user text never becomes a control token (H3); the clock stands still (A11)."""
+"""Chat templates: as in transformers; user text never becomes a control token; the clock stands still."""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Tokenizers rebuilt from GGUF metadata give the ids that llama.cpp records for them (case D5)."""
+"""Tokenizers rebuilt from GGUF metadata give the ids that llama.cpp records for them."""
 
 import json
 from typing import Any
@@ -50,7 +50,7 @@ def test_real_vocabulary(smollm):
     assert smollm.decode(ids) == text
     assert smollm.settings.prefix_ids == []
     assert (smollm.bos_id, smollm.eos_ids, smollm.num_tokens) == (1, {0, 2}, 49_152)
-    # These 21 bytes have no token and would vanish (cases.md).
+    # These 21 bytes have no token and would vanish.
     missing = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xC0, 0xC1, 0xF1, 0xF2, *range(0xF5, 0x100)}
     known = {smollm.token_bytes(token_id) for token_id in range(smollm.num_tokens)}
     assert {value for value in range(256) if bytes([value]) not in known} == missing

@@ -1,4 +1,4 @@
-"""Tokenizers from Hugging Face directories: the ids transformers would give, BOS neither doubled nor missing (D6)."""
+"""Tokenizers from Hugging Face directories: the ids transformers would give, BOS neither doubled nor missing."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Streaming: the pieces are whole characters and join to exactly the decoded text (case F1)."""
+"""Streaming: the pieces are whole characters and join to exactly the decoded text."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Hostile templates end in a named error within 5 seconds and 256 MB, and reach nothing (case H2)."""
+"""Hostile templates end in a named error within 5 seconds and 256 MB, and reach nothing."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""The tokenizer: control tokens stay out of user text (H3), nothing vanishes unnoticed, files load as written."""
+"""The tokenizer: control tokens stay out of user text, nothing vanishes unnoticed, files load as written."""
 
 import json
 
