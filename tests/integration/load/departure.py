@@ -39,6 +39,14 @@ def make_departures(requests: Sequence[Request], count: int, longest_s: float) -
     return departures
 
 
+async def time_together(server: Server, requests: Sequence[Request]) -> float:
+    """Seconds until all of them are answered: what a client's patience is measured by."""
+    begin = time.monotonic()
+    async with connect(server.url) as client:
+        await asyncio.gather(*(ask(client, request) for request in requests))
+    return time.monotonic() - begin
+
+
 async def depart(
     server: Server, departures: Sequence[Departure], bystander: Request, num_at_once: int
 ) -> tuple[int, list[Answer]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
-from tests.integration.load.departure import depart, make_departures, wait_until_idle
+from tests.integration.load.departure import depart, make_departures, time_together, wait_until_idle
 from tests.integration.load.load import run_load
 from tests.integration.load.reference import Reference, find_differences
 from tests.integration.load.server import Server, capacity
@@ -31,7 +30,7 @@ def find_phases(log: Path) -> Counter[str]:
 
 
 def test_two_hundred_departures_leave_nothing_behind(
-    tiny_model: Path, tiny_reference: Reference, tiny_requests: Sequence[Request], tmp_path: Path
+    tiny_model: Path, tiny_reference: Reference, tmp_path: Path
 ) -> None:
     llm, log = tiny_reference.llm, tmp_path / "log.jsonl"
     ids = llm.tokenizer.encode("the thing and then another one, " * 40)
@@ -50,15 +49,16 @@ def test_two_hundred_departures_leave_nothing_behind(
     )
     options = capacity(kv_tokens=1024, max_batch=6, chunk_tokens=16)
     with Server(tiny_model, *options, "--request-log", str(log)) as server:
-        departures = make_departures(leaving, NUM_DEPARTURES, longest_s=0.4)
+        longest_s = asyncio.run(time_together(server, leaving[:16]))
+        departures = make_departures(leaving, NUM_DEPARTURES, longest_s)
         num_left, answers = asyncio.run(depart(server, departures, bystander, num_at_once=16))
         wait_until_idle(server)
         assert server.is_ready()
-        after = asyncio.run(run_load(server, tiny_requests[:10])).answers
+        after = asyncio.run(run_load(server, leaving[:14])).answers
         wait_until_idle(server)
     assert num_left > NUM_DEPARTURES * 3 // 4
     assert len(answers) > 3
     assert find_differences([bystander] * len(answers), answers, tiny_reference) == []
-    assert find_differences(tiny_requests[:10], after, tiny_reference) == []
+    assert find_differences(leaving[:14], after, tiny_reference) == []
     phases = find_phases(log)
     assert min(phases[name] for name in ("queue", "prefill", "decode")) > 5, phases

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import data_file, model_directory
-from tests.integration.load.departure import depart, make_departures, wait_until_idle
+from tests.integration.load.departure import depart, make_departures, time_together, wait_until_idle
 from tests.integration.load.load import run_load, run_until_killed
 from tests.integration.load.reference import Reference, find_differences
 from tests.integration.load.server import Server, capacity
@@ -87,7 +87,8 @@ def test_two_hundred_departures_leave_nothing_behind(
     long = [r for r in requests if r.body["max_tokens"] >= 16 and r.body.get("temperature")][:24]
     bystander = replace(requests[0], body={**requests[0].body, **SETTINGS[2], "max_tokens": 24})
     with Server(model, *capacity(kv_tokens=1024, max_batch=12, chunk_tokens=64)) as server:
-        departures = make_departures(long, NUM_DEPARTURES, longest_s=4.0)
+        longest_s = asyncio.run(time_together(server, long[:20]))
+        departures = make_departures(long, NUM_DEPARTURES, longest_s)
         num_left, answers = asyncio.run(depart(server, departures, bystander, num_at_once=20))
         wait_until_idle(server)
         after = asyncio.run(run_load(server, requests[:20])).answers
