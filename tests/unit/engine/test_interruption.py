@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import sys
 from pathlib import Path
 from types import FrameType
@@ -112,36 +113,46 @@ def test_ids_may_come_from_the_model_itself(llm: LLM) -> None:
     assert again.tobytes() == expected.tobytes()
 
 
-def test_an_interrupt_between_two_lists_loses_no_request(tmp_path: Path) -> None:
-    """With preemption all the time; a request that no list holds would never end, and keep its pages."""
+class InterruptBefore:
+    """Raises KeyboardInterrupt at the n-th time that a line of the scheduler with this text is about to run."""
+
+    def __init__(self, text: str, times: int) -> None:
+        self._text, self._left = text, times
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        name = frame.f_code.co_filename
+        if not name.endswith("engine/scheduler.py"):
+            return None
+        if event == "line" and self._text in linecache.getline(name, frame.f_lineno):
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("text", ["self.running.append(sequence)", "self.waiting.insert("])
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_an_interrupt_between_two_lists_loses_no_request(tmp_path: Path, text: str, times: int) -> None:
+    """A request that no list holds would never end, and keep its pages."""
     source = tiny.write_checkpoint(tmp_path / "source")
     path = convert_to_deterministic(source).save_pretrained(tmp_path / "model", progress=False)
     llm = LLM(path, threads=1, kv_tokens=96, chunk_tokens=8)
     prompts = [[5, 6, 7] * 8, [5, 6, 7] * 9, [1, 2] * 15]
     params = SamplingParams(max_tokens=24, ignore_eos=True, n=2, temperature=1.0, seed=3)
     expected = llm.generate(prompts, params)
-    assert llm.stats().num_preemptions > 0
-    for at in range(1, 4000, 61):
-        tickets = [llm.submit(prompt, params) for prompt in prompts]
-        sys.settrace(Interrupt(at))
-        try:
-            while not all(a.sequence.is_finished for t in tickets for a in t.answers):
-                llm.step()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-        for ticket, answer in zip(tickets, expected, strict=True):
-            try:
-                for _ in range(2000):
-                    ticket.poll()
-                    if ticket.is_done:
-                        break
-                    llm.step()
-                assert ticket.output() == answer
-            except InterruptedStepError:
-                ticket.cancel()
-        while llm.step():
-            pass
-        llm.check_integrity()
-        assert llm.stats().num_pages_used == llm.stats().num_waiting == 0
+    assert llm.stats().num_preemptions > 4
+    tickets = [llm.submit(prompt, params) for prompt in prompts]
+    sys.settrace(InterruptBefore(text, times))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            while llm.step():
+                pass
+    finally:
+        sys.settrace(None)
+    for ticket in tickets:
+        with pytest.raises(InterruptedStepError):
+            ticket.poll()
+        ticket.cancel()
+    llm.check_integrity()
+    assert llm.generate(prompts, params) == expected
+    assert llm.stats().num_pages_used == llm.stats().num_waiting == 0
