@@ -131,28 +131,34 @@ class InterruptBefore:
 
 
 @pytest.mark.parametrize("text", ["self.running.append(sequence)", "self.waiting.insert("])
-@pytest.mark.parametrize("times", [1, 2, 4])
+@pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupt_between_two_lists_loses_no_request(tmp_path: Path, text: str, times: int) -> None:
     """A request that no list holds would never end, and keep its pages."""
     source = tiny.write_checkpoint(tmp_path / "source")
     path = convert_to_deterministic(source).save_pretrained(tmp_path / "model", progress=False)
     llm = LLM(path, threads=1, kv_tokens=96, chunk_tokens=8)
-    prompts = [[5, 6, 7] * 8, [5, 6, 7] * 9, [1, 2] * 15]
-    params = SamplingParams(max_tokens=24, ignore_eos=True, n=2, temperature=1.0, seed=3)
+    prompts = [[5, 6, 7] * 8, [5, 6, 7] * 9, [1, 2] * 15, [4] * 20, [8, 9] * 9]
+    params = SamplingParams(max_tokens=24, ignore_eos=True, temperature=1.0, seed=3)
     expected = llm.generate(prompts, params)
-    assert llm.stats().num_preemptions > 4
+    assert llm.stats().num_preemptions > 2
     tickets = [llm.submit(prompt, params) for prompt in prompts]
     sys.settrace(InterruptBefore(text, times))
     try:
         with pytest.raises(KeyboardInterrupt):
-            while llm.step():
-                pass
+            step_on(llm)
     finally:
         sys.settrace(None)
-    for ticket in tickets:
+    unfinished = [t for t in tickets if t.answers[0].sequence.finish_reason in (None, "error")]
+    assert unfinished
+    for ticket in unfinished:
         with pytest.raises(InterruptedStepError):
             ticket.poll()
         ticket.cancel()
     llm.check_integrity()
     assert llm.generate(prompts, params) == expected
     assert llm.stats().num_pages_used == llm.stats().num_waiting == 0
+
+
+def step_on(llm: LLM) -> None:
+    while llm.step():
+        pass
