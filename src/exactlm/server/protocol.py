@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -10,6 +11,32 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from exactlm.server.errors import ApiError
 
 MAX_HEADER_BYTES = 64 << 10
+
+
+class CountingTransport:
+    """A transport that counts what is written to it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._num_written = 0
+
+    def write(self, data: bytes) -> None:
+        """As asyncio's."""
+        self._num_written += len(data)
+        self._transport.write(data)
+
+    @property
+    def num_written(self) -> int:
+        """Bytes so far, whether the reader took them or not."""
+        return self._num_written
+
+    @property
+    def num_taken(self) -> int:
+        """Bytes that have left the buffer."""
+        return self._num_written - self._transport.get_write_buffer_size()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def make_protocol(read_seconds: float) -> type[HttpToolsProtocol]:
@@ -21,9 +48,11 @@ def make_protocol(read_seconds: float) -> type[HttpToolsProtocol]:
         _header_timer: asyncio.TimerHandle | None = None
         _header_bytes = 0
         _active: RequestResponseCycle | None = None
+        _counted: CountingTransport
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+            self._counted = CountingTransport(transport)
+            super().connection_made(self._counted)  # type: ignore[arg-type]
             self._begin_header()
 
         def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -57,15 +86,16 @@ def make_protocol(read_seconds: float) -> type[HttpToolsProtocol]:
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            self._check_reader(self.transport.get_write_buffer_size() + 1)
+            self._check_reader(self._counted.num_written, -1)
 
-        def _check_reader(self, before: int) -> None:
-            """Drops a connection whose reader takes nothing of what is left, which may be megabytes."""
-            left = self.transport.get_write_buffer_size()
-            if left >= before:
+        def _check_reader(self, end: int, before: int) -> None:
+            """Drops a connection whose reader takes nothing of what is left of a response, which may be megabytes.
+            `end`: where the response ends. `before`: what was taken at the last look."""
+            taken = self._counted.num_taken
+            if taken == before:
                 self.transport.abort()
-            elif left:
-                self.loop.call_later(read_seconds, self._check_reader, left)
+            elif taken < end:
+                self.loop.call_later(read_seconds, self._check_reader, end, taken)
 
         def send_400_response(self, msg: str) -> None:
             self._refuse(400, msg)
