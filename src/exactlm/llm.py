@@ -271,7 +271,7 @@ class LLM:
         first_choice: int = 0,
     ) -> Ticket:
         """A request that is not yet submitted. RequestError, CapacityError."""
-        self._engine.check(prompt.token_ids, params)
+        self._engine.admission.check(prompt.token_ids, params)
         if not 0 <= first_choice <= MAX_CHOICES - params.n:
             raise RequestError(f"choice={first_choice!r}: with n={params.n}, use 0 to {MAX_CHOICES - params.n}")
         if receipt:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from exactlm.engine.admission import Admission, count_context
 from exactlm.engine.batch import Row, make_batch
 from exactlm.engine.config import DEFAULT_KV_TOKENS, EngineConfig
 from exactlm.engine.history import History
@@ -20,17 +21,7 @@ from exactlm.engine.speculation import Drafter
 from exactlm.engine.stats import EngineStats
 from exactlm.errors import CapacityError, ExactlmError, InterruptedStepError, NumericError, RequestError
 from exactlm.kernels.api import F32, I16, PAGE_TOKENS
-from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import HEAD_ROWS, Decoder
-
-MAX_CONTEXT = 131072  # tokens: the bounds of spec/numerics.md 8 are proved up to here
-
-
-def count_context(config: ModelConfig) -> int:
-    """Tokens a sequence may have: the trained window, which dynamic RoPE scaling stretches by its factor."""
-    scaling = config.rope_scaling
-    factor = scaling.factor if scaling is not None and scaling.kind == "dynamic" else 1.0
-    return int(min(config.max_position_embeddings * max(factor, 1.0), MAX_CONTEXT))
 
 
 class _Progress:
@@ -49,6 +40,7 @@ class Engine:
         self.decoder, self.eos_ids, self.config = decoder, eos_ids, config
         self.context_tokens = count_context(decoder.config)
         num_pages = pages_for(config.kv_tokens or max(self.context_tokens, DEFAULT_KV_TOKENS))
+        self.admission = Admission(decoder.config.num_tokens, self.context_tokens, num_pages * PAGE_TOKENS)
         self.pages = PageStore(num_pages, config.prefix_cache)
         try:
             self.cache = decoder.make_cache(num_pages)
@@ -69,8 +61,7 @@ class Engine:
         leader: Sequence | None = None,
         guide: Guide | None = None,
     ) -> Sequence:
-        """Queues one answer. RequestError if the prompt is empty, out of the vocabulary or too long; CapacityError if
-        it can never fit."""
+        """Queues one answer. Raises what Admission.check() raises."""
         sequence = self.make(prompt_ids, params, choice, leader, guide)
         self.enqueue(sequence)
         return sequence
@@ -100,7 +91,7 @@ class Engine:
         choice: its index. leader: the request's first answer. guide: what constrains it. keeps_steps: for a receipt.
         drafter: instead of the engine's own.
         """
-        max_tokens = self.check(prompt_ids, params)
+        max_tokens = self.admission.check(prompt_ids, params)
         if params.seed is None and not params.is_greedy:
             raise RequestError("seed: tokens that are drawn need one; SamplingParams.seeded() makes one up")
         digest = OutputDigest(prompt_ids, keeps_steps)
@@ -116,24 +107,6 @@ class Engine:
         if drafter is None and self.config.speculation == "ngram":
             sequence.drafter = Drafter()
         return sequence
-
-    def check(self, prompt_ids: list[int], params: SamplingParams) -> int:
-        """The tokens that a request may generate; raises what add() raises, and changes nothing."""
-        self._check_prompt(prompt_ids)
-        limit = self.decoder.config.num_tokens
-        for name, ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", [i for i, _ in params.bias])):
-            if wrong := [i for i in ids if i >= limit]:
-                raise RequestError(f"{name}: id {wrong[0]} is not one of this model's, which run from 0 to {limit - 1}")
-        room = self.context_tokens - len(prompt_ids)
-        wanted = 1 if params.max_tokens is None else params.max_tokens
-        if room < wanted:
-            raise RequestError(
-                f"the prompt has {_tokens(len(prompt_ids))} and max_tokens is {params.max_tokens}: "
-                f"together more than the model's context of {self.context_tokens}"
-            )
-        max_tokens = room if params.max_tokens is None else params.max_tokens
-        self._check_room(len(prompt_ids) + max_tokens)
-        return max_tokens
 
     def cancel(self, sequence: Sequence) -> None:
         """Ends a request now; its pages are free when this returns."""
@@ -326,12 +299,9 @@ class Engine:
     def prompt_logits(self, token_ids: list[int]) -> Iterator[F32]:
         """Logits of every position in blocks [<=64, V], in order; each is a view that the next block overwrites.
 
-        RequestError or CapacityError as in add(); NumericError if a value becomes NaN or infinite.
+        RequestError or CapacityError as in Admission.check_scored(); NumericError if a value becomes NaN or infinite.
         """
-        self._check_prompt(token_ids)
-        if len(token_ids) > self.context_tokens:
-            raise RequestError(f"{len(token_ids)} tokens are more than the model's context of {self.context_tokens}")
-        self._check_room(len(token_ids))
+        self.admission.check_scored(token_ids)
         sequence = Sequence(token_ids, SamplingParams(), 1, OutputDigest(token_ids))
         with self._whole():
             self.scheduler.make_room(pages_for(len(token_ids)))
@@ -355,22 +325,3 @@ class Engine:
                 sequence.num_cached += piece.count
         finally:
             self.pages.release(sequence.pages)
-
-    def _check_prompt(self, ids: list[int]) -> None:
-        if not ids:
-            raise RequestError("the prompt has no tokens; give at least one")
-        limit = self.decoder.config.num_tokens
-        for at, i in enumerate(ids):
-            if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < limit:
-                raise RequestError(f"token {at} of the prompt is {i!r}; ids of this model run from 0 to {limit - 1}")
-
-    def _check_room(self, num_tokens: int) -> None:
-        if pages_for(num_tokens) > self.pages.num_pages:
-            raise CapacityError(
-                f"{num_tokens} tokens are needed, the KV cache holds {self.cache_tokens}: "
-                "raise kv_tokens or lower max_tokens"
-            )
-
-
-def _tokens(count: int) -> str:
-    return "1 token" if count == 1 else f"{count} tokens"
