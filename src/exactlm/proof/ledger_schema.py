@@ -195,7 +195,7 @@ def forget_erased(engine: Engine) -> bool:
 
     SQLite: it is overwritten in the files; False if a reader of old rows or an error held that back. PostgreSQL: the
     table was vacuumed, False if that failed. VACUUM does not tell whether it could free the rows: while a transaction
-    that may still see them is open anywhere on the server, it frees none, and True is returned all the same.
+    that may still see them is open in the same database, it frees none, and True is returned all the same.
     """
     try:
         return _vacuum(engine) if engine.dialect.name == "postgresql" else _empty_log(engine)
