@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exactlm.cli.option import add_model
-from exactlm.engine.config import EngineConfig
+from exactlm.engine.config import DEFAULT_KV_TOKENS, EngineConfig
+from exactlm.engine.speculation import METHODS
 from exactlm.errors import ConfigError
 from exactlm.llm import LLM
+from exactlm.server.limit import Limits
 from exactlm.signature import read_key
 
 if TYPE_CHECKING:
@@ -70,19 +72,20 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     """Capacity of the engine: none of these can change an answer."""
+    config = EngineConfig()
+    for name, value, text in (
+        ("max-batch", config.max_batch, "answers that advance together"),
+        ("chunk-tokens", config.chunk_tokens, "tokens of a step at most"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value, metavar="N", help=f"{text} (default: {value})")
     parser.add_argument(
-        "--max-batch", type=int, default=64, metavar="N", help="answers that advance together (default: 64)"
-    )
-    parser.add_argument(
-        "--chunk-tokens", type=int, default=512, metavar="N", help="tokens of a step at most (default: 512)"
-    )
-    parser.add_argument(
-        "--kv-tokens", type=int, metavar="N", help="tokens that the KV cache holds (default: a context, at least 65536)"
-    )
+        "--kv-tokens", type=int, metavar="N",
+        help=f"tokens that the KV cache holds (default: a context, at least {DEFAULT_KV_TOKENS})",
+    )  # fmt: skip
     parser.add_argument("--no-prefix-cache", action="store_true", help="do not keep what prompts share")
     parser.add_argument(
-        "--speculation", default="none", choices=("none", "ngram"),
-        help="ngram: decide several tokens in a step where the text repeats itself (default: none)",
+        "--speculation", default=config.speculation, choices=METHODS,
+        help=f"ngram: decide several tokens in a step where the text repeats itself (default: {config.speculation})",
     )  # fmt: skip
     parser.add_argument("--mlock", action="store_true", help="keep the weights in memory")
     parser.add_argument(
@@ -91,17 +94,19 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    for name, default, letter, text in (
-        ("max-body-bytes", 4 << 20, "N", "bytes of a request at most"),
-        ("max-waiting", 1024, "N", "answers that may wait for a place in the batch"),
+    limits = Limits()
+    for name, count, text in (
+        ("max-body-bytes", limits.max_body_bytes, "bytes of a request at most"),
+        ("max-waiting", limits.max_waiting, "answers that may wait for a place in the batch"),
     ):
-        parser.add_argument(f"--{name}", type=int, default=default, metavar=letter, help=f"{text} (default: {default})")
-    for name, default, text in (
-        ("request-seconds", 600, "time that a request has, from its arrival to its last byte"),
-        ("read-seconds", 30, "time that a request's header has to arrive, and again its body"),
-        ("grace-seconds", 30, "time that answers under way have when the server is told to stop"),
+        parser.add_argument(f"--{name}", type=int, default=count, metavar="N", help=f"{text} (default: {count})")
+    for name, seconds, text in (
+        ("request-seconds", limits.request_seconds, "time that a request has, from its arrival to its last byte"),
+        ("read-seconds", limits.read_seconds, "time that a request's header has to arrive, and again its body"),
+        ("grace-seconds", limits.grace_seconds, "time that answers under way have when the server is told to stop"),
     ):
-        parser.add_argument(f"--{name}", type=float, default=default, metavar="S", help=f"{text} (default: {default})")
+        told = f"{text} (default: {seconds:g})"
+        parser.add_argument(f"--{name}", type=float, default=seconds, metavar="S", help=told)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -125,7 +130,6 @@ def execute(options: argparse.Namespace) -> int:
 def read_config(options: argparse.Namespace) -> ServerConfig:
     """How to serve. ConfigError names what is wrong."""
     from exactlm.server.auth import KeyRing, read_keys
-    from exactlm.server.limit import Limits
     from exactlm.server.request_log import RequestLog
     from exactlm.server.service import ServerConfig
 
@@ -162,8 +166,7 @@ def open_recorder(options: argparse.Namespace) -> Recorder:
 
 
 def open_engine(options: argparse.Namespace) -> LLM:
-    """The model with the capacity asked for. Its limits are checked before it is read."""
-    EngineConfig(max_batch=options.max_batch, chunk_tokens=options.chunk_tokens, kv_tokens=options.kv_tokens)
+    """The model with the capacity asked for."""
     return LLM(
         options.model,
         threads=options.threads,

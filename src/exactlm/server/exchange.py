@@ -15,9 +15,9 @@ from typing import Any
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.llm import RequestOutput, StreamDelta, Ticket
 from exactlm.server.errors import ApiError, make_error
-from exactlm.server.limit import Room
 from exactlm.server.loop import EngineLoop, News
 from exactlm.server.reading import ClientGoneError
+from exactlm.server.room import Room
 
 LAST_SECONDS = 5.0  # for the last bytes of a request that was ended
 GONE_STATUS = 499  # in the log and the metrics: the asker left before the answer

@@ -1,12 +1,10 @@
-"""What the server takes on at most: bytes, seconds, answers. Knows nothing of what is asked."""
+"""What the server takes on at most: bytes, seconds, answers. Knows nothing of what is asked; needs no extra."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, fields
 
 from exactlm.errors import ConfigError
-from exactlm.server.errors import ApiError
 
 RETRY_SECONDS = 1
 
@@ -34,39 +32,3 @@ class Limits:
             low = 0 if field.name in ("max_waiting", "grace_seconds") else 1e-3
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= 1 << 40:
                 raise ConfigError(f"{field.name}={value!r}: use a number from {low:g} up")
-
-
-class Room:
-    """Counts the answers under way and keeps them below a limit. Thread-safe."""
-
-    def __init__(self, max_answers: int) -> None:
-        self.max_answers = max_answers
-        self._lock = threading.Lock()
-        self._num_answers = 0
-
-    def check(self) -> None:
-        """ApiError 429 if not one answer more has room."""
-        if self._num_answers >= self.max_answers:
-            raise self._refuse(1)
-
-    def enter(self, count: int) -> None:
-        """Takes room for `count` answers: ApiError 429 if there is none now, 400 if there never is."""
-        if count > self.max_answers:
-            message = f"the request asks for {count} answers (prompts x n); this server has room for {self.max_answers}"
-            raise ApiError(400, message, param="n")
-        with self._lock:
-            if self._num_answers + count > self.max_answers:
-                raise self._refuse(count)
-            self._num_answers += count
-
-    def leave(self, count: int) -> None:
-        """Gives the room back."""
-        with self._lock:
-            self._num_answers -= count
-
-    def _refuse(self, count: int) -> ApiError:
-        message = (
-            f"the queue is full: {self._num_answers} of at most {self.max_answers} answers are under way and {count} "
-            f"more are asked for; try again in a moment"
-        )
-        return ApiError(429, message, code="queue_full", headers={"Retry-After": str(RETRY_SECONDS)})

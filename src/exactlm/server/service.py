@@ -14,12 +14,13 @@ from exactlm.llm import LLM
 from exactlm.server.auth import KeyRing
 from exactlm.server.errors import ApiError
 from exactlm.server.exchange import Exchange
-from exactlm.server.limit import RETRY_SECONDS, Limits, Room
+from exactlm.server.limit import RETRY_SECONDS, Limits
 from exactlm.server.loop import EngineLoop, News
 from exactlm.server.metric import Metrics
 from exactlm.server.prompt import check_size
 from exactlm.server.recorder import Recorder
 from exactlm.server.request_log import RequestLog
+from exactlm.server.room import Room
 from exactlm.server.summary import make_timings, make_usage
 
 _WORKERS = 4  # threads that parse, render and tokenise: they wait for a template's process, not for processors

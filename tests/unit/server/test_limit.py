@@ -1,38 +1,19 @@
-"""Room for answers, and limits that make sense."""
+"""Limits make sense, and the command's are those of the library, told without the extra too."""
 
 from __future__ import annotations
 
+import argparse
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from exactlm.cli import serve
+from exactlm.engine.config import EngineConfig
 from exactlm.errors import ConfigError
-from exactlm.server.errors import ApiError
-from exactlm.server.limit import Limits, Room
-
-
-def test_room_is_taken_whole_or_not_at_all() -> None:
-    room = Room(10)
-    room.enter(6)
-    with pytest.raises(ApiError) as caught:
-        room.enter(5)
-    assert caught.value.status == 429
-    assert caught.value.headers["Retry-After"] == "1"
-    room.enter(4)
-    with pytest.raises(ApiError):
-        room.check()
-    room.leave(1)
-    room.check()
-    room.enter(1)
-
-
-def test_what_never_fits_is_not_asked_to_come_again() -> None:
-    with pytest.raises(ApiError) as caught:
-        Room(10).enter(11)
-    assert caught.value.status == 400
-    assert "11" in str(caught.value)
-    assert "10" in str(caught.value)
+from exactlm.server.limit import Limits
 
 
 @pytest.mark.parametrize(
@@ -51,3 +32,21 @@ def test_what_never_fits_is_not_asked_to_come_again() -> None:
 def test_limits_out_of_range_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Limits(**wrong)
+
+
+def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    told = vars(parser.parse_args(["serve", "model"]))
+    for defaults in (vars(Limits()), vars(EngineConfig())):
+        shared = {name: value for name, value in defaults.items() if name in told}
+        assert len(shared) >= 5
+        assert {name: told[name] for name in shared} == shared
+
+
+def test_the_command_explains_itself_without_the_extra() -> None:
+    hidden = "for name in ('pydantic', 'starlette', 'uvicorn'): sys.modules[name] = None"
+    code = f"import sys\n{hidden}\nfrom exactlm.cli import main\nmain(['serve', '--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "bytes of a request at most (default: 4194304)" in done.stdout
+    assert "(default: 600)" in done.stdout
