@@ -11,7 +11,9 @@ from tests.integration.server.process import CHAT, COMPLETION, ServerProcess
 SECRET = "qzxqzx"
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path, server: ServerProcess) -> list[dict[str, Any]]:
+    """The lines; the last is written just after its response has come."""
+    server.wait_until_idle()
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -23,7 +25,7 @@ def test_lines_say_what_responses_say(server: ServerProcess, request_log: Path) 
         server.stream(COMPLETION, body).events[-1],
         server.post(CHAT, {"messages": messages, "max_tokens": 3}).json,
     ]
-    lines = read(request_log)[-3:]
+    lines = read(request_log, server)[-3:]
     for line, response in zip(lines, told, strict=True):
         assert line["exactlm"] == response["exactlm"]
         assert (line["id"], line["status"], line["error"]) == (response["id"], 200, None)
@@ -38,7 +40,7 @@ def test_lines_say_what_responses_say(server: ServerProcess, request_log: Path) 
 def test_refused_requests_have_their_line(server: ServerProcess, request_log: Path) -> None:
     server.post(COMPLETION, {"prompt": "a", "temperature": -1})
     server.post(COMPLETION, b"not JSON")
-    lines = read(request_log)[-2:]
+    lines = read(request_log, server)[-2:]
     assert [(line["status"], line["error"]["param"]) for line in lines] == [(400, "temperature"), (400, None)]
     assert all(line["exactlm"]["digests"] == [] for line in lines)
 
@@ -49,11 +51,11 @@ def test_texts_are_written_when_asked_for(served_model: Path, tmp_path: Path) ->
         told = running.post(COMPLETION, {"prompt": SECRET, "max_tokens": 4, "model": "other/name"}).json
         assert running.get("/v1/models/other/name").status == 200
         assert running.post(COMPLETION, {"prompt": SECRET, "model": "tiny"}).status == 404
-    first = read(log)[0]
+        first, second = read(log, running)
     assert first["request"]["prompt"] == SECRET
     assert first["texts"] == [choice["text"] for choice in told["choices"]]
     assert first["model"] == told["model"] == "other/name"
-    assert "tiny" in read(log)[1]["error"]["message"]
+    assert "tiny" in second["error"]["message"]
     assert log.stat().st_mode & 0o077 == 0
 
 
@@ -70,7 +72,7 @@ def test_what_parameters_and_errors_quote_is_not_written(server: ServerProcess, 
     refused = server.post(COMPLETION, {"prompt": "a", "stop": [SECRET, ""]})
     also_refused = server.post(CHAT, {"messages": [{"role": SECRET, "content": "a"}]})
     assert SECRET in also_refused.error["message"]
-    lines = read(request_log)[-6:]
+    lines = read(request_log, server)[-6:]
     assert set(lines[0]["params"]) == {"max_tokens", "temperature", "seed"}
     for line, reply in zip(lines[-2:], (refused, also_refused), strict=True):
         assert line["error"] == {name: reply.error[name] for name in ("type", "param", "code")}
