@@ -180,7 +180,7 @@ def _load_conditions(load: Workload) -> list[Condition]:
     made = []
     for count in load.concurrency:
         waves = together(shuffled(load.each(), f"concurrency {count}"), count)
-        made.append(Condition(f"{count} at once", "concurrency", f"{count} different requests at once", waves))
+        made.append(Condition(f"{count} at once", "concurrency", f"{count} requests at once, prompts mixed", waves))
     copies = tuple((shot,) * 8 for shot in load.each(1))
     beside = tuple((*neighbours(3), shot, *neighbours(7)[3:]) for shot in load.each(1))
     clock = random.Random("arrival")
