@@ -89,6 +89,8 @@ def show(console: Console, model: str) -> bool:
             digests = run(model, setting)
             results.append(digests)
             blanks = [""] * (len(PROMPTS) - len(digests))
+            if not console.is_terminal:  # a log shows that it goes on
+                print(f"{model}: {setting.label}", file=sys.stderr, flush=True)
             table.add_row(setting.label, *digests, *blanks, f"{time.perf_counter() - begin:.1f}")
     console.print(table)
     is_same = all(digests == results[0][: len(digests)] for digests in results)

@@ -274,6 +274,8 @@ class LLM:
         self._engine.admission.check(prompt.token_ids, params)
         if not 0 <= first_choice <= MAX_CHOICES - params.n:
             raise RequestError(f"choice={first_choice!r}: with n={params.n}, use 0 to {MAX_CHOICES - params.n}")
+        if drafters and len(drafters) != params.n:
+            raise RequestError(f"{len(drafters)} drafters for n={params.n} answers: give one for each")
         if receipt:
             check_receiptable(prompt, params)
         params = params.seeded()

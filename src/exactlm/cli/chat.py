@@ -50,6 +50,8 @@ def execute(options: argparse.Namespace) -> int:
             return 0
         if line == "/reset":
             messages = list(start)
+        elif line.startswith("/"):
+            print(f"{line.split()[0]} is not a command; /reset begins anew, /exit ends", file=sys.stderr)
         elif line.strip():
             _turn(llm, messages, line, params)
 

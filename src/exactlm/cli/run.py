@@ -61,8 +61,10 @@ def execute(options: argparse.Namespace) -> int:
         answer = result.outputs[0]
         if answer.receipt is not None:
             _write_receipt(options.receipt, answer.receipt, key)
+            print(f"exactlm run: receipt written to {options.receipt}", file=sys.stderr)
         if not options.json:
             print(answer.text)
+            _tell_cut(answer.finish_reason, options)
             return 0
         print_json(
             {
@@ -76,11 +78,20 @@ def execute(options: argparse.Namespace) -> int:
             }
         )
         return 0
+    reason = None
     for delta in llm.stream(asked, params):
         sys.stdout.write(delta.text)
         sys.stdout.flush()
+        reason = delta.finish_reason
     sys.stdout.write("\n")
+    _tell_cut(reason, options)
     return 0
+
+
+def _tell_cut(finish_reason: str | None, options: argparse.Namespace) -> None:
+    """A constrained text that was cut is not what was asked for."""
+    if finish_reason == "length" and (options.regex or options.json_schema):
+        print(f"exactlm run: cut at --max-tokens {options.max_tokens}: the text is not complete", file=sys.stderr)
 
 
 def _write_receipt(path: str, receipt: Receipt, key: Any) -> None:

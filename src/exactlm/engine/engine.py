@@ -47,7 +47,7 @@ class Engine:
         except MemoryError:
             tokens = num_pages * PAGE_TOKENS
             raise CapacityError(f"a KV cache of {tokens} tokens cannot be reserved: lower kv_tokens") from None
-        self.scheduler = Scheduler(config, self.pages)
+        self.scheduler = Scheduler(config, self.pages, decoder.config.num_tokens)
         self.sampler = Sampler(decoder, np.array(sorted(excluded_ids), np.int64))
         self._stats = EngineStats(num_pages=num_pages)
         self._num_arrived = 0

@@ -34,8 +34,9 @@ class Scheduler:
     """First come, first served. Pages are taken as tokens need them; when none is left, the sequence that came last
     gives up its own and is computed again later. The oldest can always go on, so every sequence ends."""
 
-    def __init__(self, config: EngineConfig, pages: PageStore) -> None:
-        self._config, self._pages = config, pages
+    def __init__(self, config: EngineConfig, pages: PageStore, num_tokens: int) -> None:
+        """num_tokens: of the vocabulary."""
+        self._config, self._pages, self._num_tokens = config, pages, num_tokens
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.reset_counts()
@@ -65,6 +66,8 @@ class Scheduler:
             limit = min(budget, sequence.max_tokens - len(sequence.output_ids) - 1)
             if limit > 0:
                 drafts = sequence.drafter.propose(sequence.token_ids(0, sequence.num_tokens), limit)
+                wrong = (i for i, token in enumerate(drafts) if not 0 <= token < self._num_tokens)
+                drafts = drafts[: next(wrong, limit)]  # a source may claim what no token is: it cannot be right
                 drafts = drafts[: self._room_for(sequence, len(drafts))]
                 slices[sequence] = Slice(sequence, piece.count, drafts)
                 budget -= len(drafts)

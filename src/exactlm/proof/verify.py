@@ -129,10 +129,13 @@ def _look_at(index: int, receipt: Receipt, ticket: Ticket) -> Verdict | None:
 def check_claim(receipt: Receipt, llm: LLM, needs_signature: bool, public_key: str | None) -> None:
     """Checks 1 to 5: all that needs no computing."""
     _check_form(receipt)
-    if receipt["digest"] != digest_of(receipt):
-        raise _Mismatch(
-            "digest", f"the receipt was altered: its digest is {digest_of(receipt)}, it says {receipt['digest']}"
-        )
+    try:
+        found = digest_of(receipt)
+    except ReceiptError as error:
+        raise _Mismatch("form", str(error)) from None
+    if receipt["digest"] != found:
+        reason = f"the receipt was altered: its digest is {found}, it says {receipt['digest']!r:.80}"
+        raise _Mismatch("digest", reason)
     if receipt["signature"] is not None or needs_signature or public_key is not None:
         try:
             check_signature(receipt, public_key)
