@@ -9,8 +9,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
-
 from exactlm.audit import plot
 from exactlm.audit.analysis import Analysis, Finding
 from exactlm.audit.comparison import compare
@@ -105,6 +103,8 @@ def write_report(report: Report, html: Path, told: dict[str, Any]) -> None:
 
 def to_html(report: Report) -> str:
     """One self-contained page: no script, nothing loaded from elsewhere."""
+    from jinja2 import Environment  # every command reads this module, this one alone makes a page
+
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"share": tell_share, "mean": tell_mean, "size": tell_size}
     source = files("exactlm.audit").joinpath("report.html.jinja").read_text(encoding="utf-8")
