@@ -23,6 +23,15 @@ _REFUSALS = (RequestError, CapacityError, TemplateError, TokenizerError, Unsuppo
 # Arguments of the library that requests know under another name.
 _NAMES = {"json_schema": "response_format", "template_kwargs": "chat_template_kwargs"}
 _MAX_MESSAGE_CHARS = 1000
+# Fields of other servers, and what says the same here.
+_ELSEWHERE = {
+    "guided_json": "response_format with a json_schema",
+    "guided_regex": "regex",
+    "guided_grammar": "grammar",
+    "structured_outputs": "response_format, regex or grammar",
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+}
 
 
 class ApiError(Exception):
@@ -81,7 +90,11 @@ def make_field_error(error: ValidationError, body: dict[str, Any]) -> ApiError:
         message = (
             f"{path} is not a field of this request; unknown fields are refused, since they could change the answer"
         )
+        if path in _ELSEWHERE:
+            message += f"; here it is called {_ELSEWHERE[path]}"
         return ApiError(400, message, param=path, code="unknown_parameter")
+    if first["type"] == "none_required":
+        return ApiError(400, f"{path} is not supported; leave it out", param=path, code="unsupported_parameter")
     told = first["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{path} = {value!r:.80}: {told}" if path else told, param=path or None, code="invalid_value")
 
