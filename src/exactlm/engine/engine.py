@@ -22,6 +22,7 @@ from exactlm.engine.stats import EngineStats
 from exactlm.errors import CapacityError, ExactlmError, InterruptedStepError, NumericError, RequestError
 from exactlm.kernels.api import F32, I16, PAGE_TOKENS
 from exactlm.models.decoder import HEAD_ROWS, Decoder
+from exactlm.numerics.sampling import to_fp32
 
 
 class _Progress:
@@ -100,7 +101,7 @@ class Engine:
         sequence.guide = guide
         if params.bias:
             ids, values = zip(*params.bias, strict=True)
-            sequence.bias = np.array(ids, np.int64), np.array(values, np.float32)
+            sequence.bias = np.array(ids, np.int64), np.array([to_fp32(b) for b in values], np.float32)
         if params.has_penalty:
             sequence.history = History(prompt_ids)
         sequence.drafter = drafter

@@ -15,7 +15,7 @@ from exactlm.kernels.api import F32, I16, PAGE_TOKENS
 from exactlm.models.decoder import Decoder
 from exactlm.numerics.activation import log_probabilities
 from exactlm.numerics.philox import draw
-from exactlm.numerics.sampling import adjust, sample, to_q40
+from exactlm.numerics.sampling import adjust, sample, to_fp32, to_q40
 
 
 class PlainAnswer:
@@ -60,7 +60,7 @@ class PlainAnswer:
         adjust(
             x,
             np.array([i for i, _ in p.bias], np.int64),
-            np.array([b for _, b in p.bias], np.float32),
+            np.array([to_fp32(b) for _, b in p.bias], np.float32),
             np.array(seen, np.int64),
             np.array([self.output_ids.count(i) for i in seen], np.int32),
             p.repetition_penalty,

@@ -5,6 +5,7 @@ Knows one row of logits at a time; nothing of requests, tokenizers or batches. A
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +22,12 @@ ONE_Q40 = 1 << 40
 def to_q40(p: float) -> int:
     """rne(p * 2^40), exactly. Clauses 5.2, 5.4."""
     return round(Fraction(p) * ONE_Q40)
+
+
+def to_fp32(value: float) -> float:
+    """fp32(value), by integers: a conversion would round as the caller's control word says. Clause 3.1."""
+    unit = max(math.frexp(value)[1] - 24, -149)  # the exponent of its last bit in fp32
+    return math.ldexp(round(Fraction(value) / Fraction(2) ** unit), unit)
 
 
 def adjust(
