@@ -27,9 +27,21 @@ TEMPLATE = (
 def served_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served")
     source = tiny.write_checkpoint(folder / "source")
-    config = json.loads((source / "tokenizer_config.json").read_text())
-    (source / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TEMPLATE}))
+    edit_json(source / "tokenizer_config.json", chat_template=TEMPLATE)
     return convert_to_deterministic(source).save_pretrained(folder / "tiny", progress=False)
+
+
+@pytest.fixture(scope="session")
+def lasting_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with room for process.LASTING, which no machine finishes within the limits that are tested."""
+    folder = tmp_path_factory.mktemp("lasting")
+    source = tiny.write_checkpoint(folder / "source")
+    edit_json(source / "config.json", max_position_embeddings=8192)
+    return convert_to_deterministic(source).save_pretrained(folder / "tiny", progress=False)
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 
 WAIT_S = 60.0
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+# The NumPy definition takes 4 to 20 ms a step: on it, answers last although the model is tiny.
+SLOW = ("--isa", "reference", "--warmup", "0")
+LASTING = {"prompt": "the thing", "max_tokens": 8000, "ignore_eos": True}
 
 
 class Reply(NamedTuple):

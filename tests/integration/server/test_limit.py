@@ -11,19 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.server.process import COMPLETION, ServerProcess
-
-LONG = {"prompt": "the thing", "max_tokens": 480, "ignore_eos": True}
-# The NumPy definition takes some 20 ms a step: requests that last, on a model that is tiny.
-SLOW = ("--isa", "reference", "--warmup", "0")
+from tests.integration.server.process import COMPLETION, LASTING, SLOW, ServerProcess
 
 
 @pytest.fixture(scope="module")
-def narrow(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def narrow(lasting_model: Path) -> Iterator[ServerProcess]:
     """Room for five answers, two seconds for each, half a second to send a request, 64 KiB of it."""
     options = ("--max-batch", "2", "--max-waiting", "3", "--request-seconds", "2", "--read-seconds", "0.5")
     options += ("--max-body-bytes", "65536", "--cors-origin", "https://a.example")
-    with ServerProcess(served_model, *SLOW, *options) as running:
+    with ServerProcess(lasting_model, *SLOW, *options) as running:
         yield running
 
 
@@ -44,7 +40,7 @@ def test_bodies_have_a_size(narrow: ServerProcess) -> None:
 def test_a_full_queue_says_when_to_come_again(narrow: ServerProcess) -> None:
     with closing(narrow.connect()) as first, closing(narrow.connect()) as second:
         for connection, count in ((first, 2), (second, 3)):
-            body = json.dumps({**LONG, "n": count})
+            body = json.dumps({**LASTING, "n": count})
             connection.request("POST", COMPLETION, body, {"Content-Type": "application/json"})
         while narrow.metric("exactlm_running_sequences") + narrow.metric("exactlm_queue_length") < 5:
             assert narrow.process.poll() is None
@@ -60,8 +56,8 @@ def test_a_full_queue_says_when_to_come_again(narrow: ServerProcess) -> None:
 def test_a_request_has_its_time(narrow: ServerProcess) -> None:
     with ThreadPoolExecutor(2) as pool:
         begin = time.monotonic()
-        whole = pool.submit(narrow.post, COMPLETION, LONG)
-        stream = pool.submit(narrow.stream, COMPLETION, LONG)
+        whole = pool.submit(narrow.post, COMPLETION, LASTING)
+        stream = pool.submit(narrow.stream, COMPLETION, LASTING)
         assert (whole.result().status, whole.result().error["code"]) == (408, "request_timeout")
         events = stream.result().events
         assert 2 <= time.monotonic() - begin < 8

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from exactlm import LLM, SamplingParams
-from tests.integration.server.process import COMPLETION, ServerProcess, read_reply
+from tests.integration.server.process import COMPLETION, LASTING, SLOW, ServerProcess, read_reply
 
 LONG = {"prompt": "the thing", "max_tokens": 200, "ignore_eos": True}
-SLOW = ("--isa", "reference", "--warmup", "0")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -36,12 +35,12 @@ def test_answers_under_way_are_finished(served_model: Path, llm: LLM, number: si
     assert "Traceback" not in running.output
 
 
-def test_answers_that_take_too_long_are_ended(served_model: Path, tmp_path: Path) -> None:
+def test_answers_that_take_too_long_are_ended(lasting_model: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     options = (*SLOW, "--grace-seconds", "0.5", "--request-log", str(log))
-    with ServerProcess(served_model, *options) as running, closing(running.connect()) as waiting:
-        waiting.request("POST", COMPLETION, json.dumps(LONG), {"Content-Type": "application/json"})
-        with running.open_stream(COMPLETION, LONG) as lines:
+    with ServerProcess(lasting_model, *options) as running, closing(running.connect()) as waiting:
+        waiting.request("POST", COMPLETION, json.dumps(LASTING), {"Content-Type": "application/json"})
+        with running.open_stream(COMPLETION, LASTING) as lines:
             seen = [next(lines)]
             begin = time.monotonic()
             running.process.send_signal(signal.SIGTERM)
@@ -76,8 +75,8 @@ def test_requests_that_arrive_meanwhile_are_turned_away(served_model: Path) -> N
         assert running.wait() == 0
 
 
-def test_a_second_signal_ends_it_at_once(served_model: Path) -> None:
-    with ServerProcess(served_model, *SLOW) as running, running.open_stream(COMPLETION, LONG) as lines:
+def test_a_second_signal_ends_it_at_once(lasting_model: Path) -> None:
+    with ServerProcess(lasting_model, *SLOW) as running, running.open_stream(COMPLETION, LASTING) as lines:
         next(lines)
         running.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
