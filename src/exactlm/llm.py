@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +29,7 @@ from exactlm.errors import ConfigError, FormatError, RequestError
 from exactlm.format.memory_lock import lock_tensors
 from exactlm.format.reader import ModelDirectory, open_model
 from exactlm.kernels.select import select_kernels
+from exactlm.log import configure_log
 from exactlm.models.config import ModelConfig
 from exactlm.models.decoder import Decoder
 from exactlm.models.weights import load_weights
@@ -34,6 +37,8 @@ from exactlm.prompt import Messages, Prompt, ReadPrompt, as_ids, as_list, as_par
 from exactlm.receipt import check_receiptable
 from exactlm.text.guide import Guide, GuideFactory
 from exactlm.text.tokenizer import Tokenizer
+
+_LOG = logging.getLogger("exactlm.llm")
 
 __all__ = ["LLM", "CompletionOutput", "RequestOutput", "StreamDelta", "Ticket"]
 
@@ -64,6 +69,8 @@ class LLM:
         mlock: bool = False,
         warmup: int = 0,
     ) -> None:
+        configure_log()
+        begin = time.monotonic()
         limits = EngineConfig(threads, isa, max_batch, chunk_tokens, kv_tokens, prefix_cache, speculation)
         if not isinstance(warmup, int) or isinstance(warmup, bool) or not 0 <= warmup <= 1000:
             raise ConfigError(f"warmup={warmup!r}: use a number of runs from 0 to 1000")
@@ -96,6 +103,10 @@ class LLM:
         self._dropped: deque[Request] = deque()
         self._warm_up(warmup)
         _give_back_freed_memory()
+        _LOG.info(
+            "%s loaded in %.2f s: %s, %d threads, KV cache of %d tokens, fingerprint %.16s",
+            path, time.monotonic() - begin, self.isa, self.threads, self._engine.cache_tokens, self.fingerprint,
+        )  # fmt: skip
 
     @property
     def context_tokens(self) -> int:

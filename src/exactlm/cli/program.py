@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from exactlm import __version__
 from exactlm.cli import audit, bench, chat, convert, doctor, info, keygen, ledger, outline, run, serve, verify
 from exactlm.errors import ExactlmError
+from exactlm.log import configure_log
 from exactlm.numerics import SPEC_VERSION
 
 COMMANDS = (convert, run, chat, outline, serve, info, verify, keygen, ledger, audit, doctor, bench)
@@ -20,7 +21,7 @@ EPILOG = """examples:
   exactlm info smollm2
 
 environment: EXACTLM_ISA forces an instruction set, EXACTLM_THREADS the number of threads. Neither can change an
-answer."""
+answer. EXACTLM_LOG tells more on standard error: debug, info, warning or error."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,6 +46,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     if extra:  # told by the command's own parser, with the command's own usage
         command_parser(parser, options.command).error(f"unrecognized arguments: {' '.join(extra)}")
     try:
+        configure_log()
         return int(options.execute(options))
     except ExactlmError as error:
         print(f"exactlm {options.command}: {error}", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from exactlm.engine.config import DEFAULT_KV_TOKENS, EngineConfig
 from exactlm.engine.speculation import METHODS
 from exactlm.errors import ConfigError
 from exactlm.llm import LLM
+from exactlm.log import configure_log
 from exactlm.server.limit import Limits
 from exactlm.signature import read_key
 
@@ -27,7 +27,7 @@ EPILOG = """examples:
   curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
     -d '{"prompt": "The capital of France is", "max_tokens": 12}'
 
-environment: EXACTLM_API_KEY is a key that clients must send, if it is set.
+environment: EXACTLM_API_KEY is a key that clients must send, if it is set. EXACTLM_LOG=info tells of every request.
 SIGTERM or Ctrl-C ends the server after the answers under way, a second one at once."""
 
 
@@ -117,7 +117,7 @@ def execute(options: argparse.Namespace) -> int:
     except ImportError as error:
         message = f"serving needs the extra `server` ({error}); install it: pip install 'exactlm[server]'"
         raise ConfigError(message) from None
-    logging.basicConfig(level=logging.WARNING, format="exactlm serve: %(message)s")
+    configure_log("warning")
     config = read_config(options)
     with bind(options.host, options.port) as bound:
         llm = open_engine(options)

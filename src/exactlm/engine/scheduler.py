@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from exactlm.engine.config import EngineConfig
 from exactlm.engine.kv_cache import PageStore, pages_for
 from exactlm.engine.sequence import Sequence
 from exactlm.kernels.api import PAGE_TOKENS
+
+_LOG = logging.getLogger("exactlm.engine")
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,9 @@ class Scheduler:
     def preempt(self, sequence: Sequence) -> None:
         """Sends a running sequence back to wait, in order of arrival. What it had computed may stay as a prefix."""
         self.num_preemptions += 1
+        _LOG.debug(
+            "no page is left: answer %d is computed again later, %d tokens", sequence.arrival, sequence.num_cached
+        )
         self.running.remove(sequence)
         self._give_up_pages(sequence)
         at = sum(s.arrival < sequence.arrival for s in self.waiting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,7 +22,9 @@ from exactlm.server.prompt import check_size
 from exactlm.server.recorder import Recorder
 from exactlm.server.request_log import RequestLog
 from exactlm.server.room import Room
-from exactlm.server.summary import make_timings, make_usage
+from exactlm.server.summary import describe_exchange, make_timings, make_usage
+
+_LOG = logging.getLogger("exactlm.server")
 
 _WORKERS = 4  # threads that parse, render and tokenise: they wait for a template's process, not for processors
 T = TypeVar("T")
@@ -102,6 +105,8 @@ class Service:
             self.metrics.observe(make_timings(exchange), num_tokens, num_answers)
         if self.config.request_log is not None:
             self.config.request_log.write(exchange, self.config.model_name, self.llm.fingerprint)
+        if _LOG.isEnabledFor(logging.INFO):
+            _LOG.info(describe_exchange(exchange))
 
     def end_all(self) -> None:
         """Ends the requests under way with an error: the time for finishing them is over."""

@@ -3,6 +3,7 @@ log."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from exactlm.server.exchange import Exchange
@@ -52,6 +53,18 @@ def make_usage(exchange: Exchange) -> dict[str, Any]:
         "total_tokens": prompt + answered,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+
+
+def describe_exchange(exchange: Exchange) -> str:
+    """One line for people: what became of a request. No text of it."""
+    told = f"{exchange.id} {exchange.endpoint} {exchange.status}"
+    if exchange.outputs:
+        usage = make_usage(exchange)
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        told += f", {usage['prompt_tokens']} tokens of prompt ({cached} cached), {usage['completion_tokens']} of answer"
+    if exchange.error is not None:
+        told += f", {exchange.error.detail['code'] or exchange.error.detail['type']}"
+    return f"{told}, {time.monotonic() - exchange.arrival:.3f} s"
 
 
 def _since(exchange: Exchange, instant: float | None) -> float | None:
