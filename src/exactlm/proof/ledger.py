@@ -113,11 +113,19 @@ class Ledger:
 
     def export(self, path: str | os.PathLike[str]) -> int:
         """Writes all entries to a file, one JSON object a line; returns their number. LedgerError."""
+        self._check_target(path)
         return _write(path, (json.dumps(entry.to_dict(), ensure_ascii=False) for entry in self.entries()))
 
     def export_receipts(self, path: str | os.PathLike[str]) -> int:
         """Writes the receipts that are there to a file, one a line; returns their number. LedgerError."""
+        self._check_target(path)
         return _write(path, self._receipt_texts())
+
+    def _check_target(self, path: str | os.PathLike[str]) -> None:
+        """LedgerError for a file of the ledger itself: to open it for writing would empty it."""
+        for own in (self.name, f"{self.name}-wal", f"{self.name}-shm"):
+            if os.path.exists(path) and os.path.exists(own) and os.path.samefile(path, own):
+                raise LedgerError(f"{path}: is a file of the ledger itself; name another one to write")
 
     def _receipt_texts(self) -> Iterator[str]:
         for entry in self.entries():

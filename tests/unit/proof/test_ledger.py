@@ -406,6 +406,17 @@ def test_an_export_can_be_checked_alone(path: Path, tmp_path: Path) -> None:
         assert check_chain(read_export(out)).broken_seq == number
 
 
+def test_an_export_never_overwrites_the_ledger(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(path)
+    with Ledger.open(path) as ledger:
+        ledger.append(make(20))
+        for target in (path, tmp_path / "link.db", path.with_name(f"{path.name}-wal")):
+            for export in (ledger.export, ledger.export_receipts):
+                with pytest.raises(LedgerError, match="of the ledger itself"):
+                    export(target)
+    assert check(path).num_entries == 14
+
+
 def test_a_redaction_of_countless_entries_is_checked_at_once() -> None:
     """A file may say that entry 2^53 - 1 redacts all before it: nothing is done for each."""
     entries = []
