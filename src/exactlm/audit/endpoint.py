@@ -97,6 +97,8 @@ class EndpointTarget:
     def _first_model(self) -> str:
         try:
             response = self._client.get(f"{self.url}/models")
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"{self.url}: is no URL ({error}): use http://HOST:PORT") from None
         except httpx.HTTPError as error:
             raise ConfigError(f"{self.url}: no answer ({error}): is the server running?") from None
         try:
@@ -131,7 +133,7 @@ class EndpointTarget:
             answer = self._stream(shot) if shot.is_streamed else self._post(shot)
         except httpx.TimeoutException as error:
             answer = Answer(error=f"timeout: {type(error).__name__}")
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             answer = Answer(error=f"{type(error).__name__}: {error}"[:300])
         answer.seconds = round(time.monotonic() - begin, 4)
         return answer

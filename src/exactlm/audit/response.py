@@ -30,7 +30,9 @@ def read_stream(lines: Iterable[str]) -> Answer:
         if data == "[DONE]":
             break
         event = json.loads(data)
-        if isinstance(event, dict) and "error" in event:
+        if not isinstance(event, dict):
+            raise ValueError(f"an event is no JSON object: {data[:200]}")
+        if "error" in event:
             raise ValueError(f"error in the stream: {json.dumps(event['error'])[:200]}")
         choice = _choice_of(event)
         if choice is not None:
@@ -51,8 +53,11 @@ def _choice_of(body: Any) -> dict[str, Any] | None:
 def _take(answer: Answer, choice: dict[str, Any], message: Any) -> None:
     """Adds a choice, or a piece of one, to the answer."""
     text = message.get("content") if isinstance(message, dict) else choice.get("text")
+    reason = choice.get("finish_reason")
+    if not isinstance(text, (str, type(None))) or not isinstance(reason, (str, type(None))):
+        raise ValueError(f"text or finish_reason of the answer is no text: {json.dumps(choice)[:200]}")
     answer.text += text or ""
-    answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+    answer.finish_reason = reason or answer.finish_reason
     tokens, logprobs = _read_logprobs(choice.get("logprobs"))
     if tokens:
         answer.tokens = [*(answer.tokens or []), *tokens]

@@ -57,6 +57,13 @@ def test_no_server() -> None:
             EndpointTarget(f"http://127.0.0.1:{free.getsockname()[1]}")
 
 
+@pytest.mark.parametrize("model", [None, "toy"])
+@pytest.mark.parametrize("url", ["http://[::1", "http://\0"])
+def test_no_url(url: str, model: str | None) -> None:
+    with pytest.raises(ConfigError, match=r"InvalidURL|is no URL"):
+        EndpointTarget(url, model)
+
+
 def test_a_server_that_fails_from_the_first() -> None:
     with serve(Behaviour(fails_every=1)) as url, pytest.raises(ConfigError, match=r"status 500.*out of luck"):
         EndpointTarget(url)

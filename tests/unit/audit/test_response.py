@@ -36,6 +36,12 @@ def test_no_answer(body: object) -> None:
         read_whole(body)
 
 
+@pytest.mark.parametrize("choice", [{"text": 5}, {"message": {"content": [{"text": "x"}]}}, {"finish_reason": {}}])
+def test_what_is_no_text_is_told(choice: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="is no text"):
+        read_whole({"choices": [choice]})
+
+
 def events(*bodies: object) -> list[str]:
     return [f"data: {json.dumps(body)}" for body in bodies]
 
@@ -57,3 +63,6 @@ def test_streams_that_fail() -> None:
         read_stream(events(begin, {"error": {"message": "boom"}}))
     with pytest.raises(ValueError, match="Expecting"):
         read_stream(["data: {"])
+    for data in ("[]", "5", "null", '"x"'):
+        with pytest.raises(ValueError, match="no JSON object"):
+            read_stream([f"data: {data}"])
