@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,13 +62,18 @@ def check_signature(receipt: Mapping[str, Any], public_key: str | None = None) -
         raise ReceiptError("there is no signature" if signature is None else "signature: not as spec/receipts.md 4")
     if signature["algorithm"] != ALGORITHM:
         raise ReceiptError(f"signature.algorithm is {signature['algorithm']!r:.60}, expected {ALGORITHM!r}")
+    for name, digits in (("public_key", 64), ("value", 128)):  # one spelling only: the digest does not cover them
+        if not isinstance(signature[name], str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", signature[name]):
+            raise ReceiptError(
+                f"signature.{name} is {signature[name]!r:.160}, not {digits} lower-case hexadecimal digits"
+            )
     if public_key is not None and signature["public_key"] != public_key:
         raise ReceiptError(f"signed by {signature['public_key']!r:.80}, expected {public_key!r:.80}")
     crypto = _import_cryptography()
     try:
         key = crypto.ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature["public_key"]))
         key.verify(bytes.fromhex(signature["value"]), _signed_bytes(receipt))
-    except (crypto.InvalidSignature, ValueError, TypeError):
+    except (crypto.InvalidSignature, ValueError):
         raise ReceiptError("the signature does not fit the receipt") from None
 
 

@@ -181,6 +181,19 @@ def test_signatures(llm: LLM, receipts: list[Receipt], tmp_path: Path) -> None:
         assert verdict.differs in ("signature", "form", "digest"), path
 
 
+@pytest.mark.parametrize("name", ["public_key", "value"])
+@pytest.mark.parametrize("spell", [str.upper, lambda text: f"{text[:2]} {text[2:]}", lambda text: [text]])
+def test_a_signature_has_one_spelling(llm: LLM, receipts: list[Receipt], tmp_path: Path, name: str, spell: Any) -> None:
+    """The digest does not cover it, so a letter whose case was flipped would go unseen."""
+    write_key(tmp_path / "key.pem")
+    signed = sign(receipts[0], read_key(tmp_path / "key.pem"))
+    assert signed["signature"] is not None
+    signed["signature"][name] = spell(signed["signature"][name])
+    verdict = check(llm, signed)
+    assert verdict.differs == "signature"
+    assert f"signature.{name} is" in verdict.reason
+
+
 def test_files_of_receipts(tmp_path: Path, receipts: list[Receipt]) -> None:
     one, many, bad = tmp_path / "one.json", tmp_path / "many.jsonl", tmp_path / "bad.jsonl"
     one.write_text(json.dumps(receipts[1], indent=2))
