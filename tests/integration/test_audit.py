@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from exactlm.audit.condition import Workload
+from exactlm.audit.model import ModelTarget
+from exactlm.audit.prompt import load_prompts
 from exactlm.cli import main
 from tests.unit.audit.toy import Behaviour, serve
 
@@ -87,6 +90,26 @@ def test_our_model_shows_nothing(tiny_model: Path, tmp_path: Path) -> None:
     assert set(numbers.values()) == {0}
     assert {"16 at once", "7 threads", "full memory", "plain loop", "n-gram drafts", "chunks of 7"} <= set(numbers)
     assert all(c["numbers"]["total"] == 2 for c in report["conditions"])  # numbers were there to compare
+
+
+@pytest.mark.parametrize("threads", [1, 7, 14])
+def test_conditions_of_a_model_have_names_of_their_own(tiny_model: Path, threads: int) -> None:
+    target = ModelTarget(str(tiny_model), threads)
+    conditions = target.conditions(Workload(load_prompts(limit=1)))
+    target.close()
+    assert len({c.name for c in conditions}) == len(conditions)
+    counts = [c.setup["threads"] for c in conditions if "threads" in c.setup]
+    assert len({threads, *counts}) == 3
+
+
+def test_the_prompts_are_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for end in (".json", ".jsonl"):
+        prompts = (tmp_path / "mine").with_suffix(end)
+        prompts.write_text('{"prompt": "a"}\n')
+        arguments = ["nowhere", "--prompts", str(prompts), "-o", str(tmp_path / "mine.html"), "--restart"]
+        assert main(["audit", *arguments]) == 2
+        assert "which holds the prompts" in capsys.readouterr().err
+        assert prompts.read_text() == '{"prompt": "a"}\n'
 
 
 def test_memory_runs_full(tiny_model: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from exactlm.audit.comparison import Difference, common_length, compare
@@ -16,8 +16,9 @@ from exactlm.audit.statistic import Mean, Share, deviation_of, mean_of, share_of
 class PromptFinding:
     """One prompt under one condition. num_unique: different answers under this condition. is_text, is_number: any
     answer differs from the base answer. first: the first position that does, in `unit`. spread: largest minus smallest
-    log-probability of a chosen token, over answers equal so far, the base answer among them. deviation: of the
-    scores. max_difference, cosine: the worst of the logits."""
+    log-probability of a chosen token, over answers equal so far, the base answer among them. deviation: of the scores,
+    that of the base answer among them; None for fewer than two. num_unscored: answers without a score.
+    max_difference, cosine: the worst of the logits."""
 
     prompt: int
     num_answers: int
@@ -147,13 +148,18 @@ class Analysis:
             found.first, found.unit = least.position, least.unit
         found.spread = _spread(base, seen)
         if self._scorer is not None:
-            scores = [self._scorer.score(o.text) for o in (base, *seen)]
-            known = [s for s in scores if s is not None]
-            found.num_unscored = len(scores) - len(known)
-            found.deviation = deviation_of(known) if known else None
+            found.num_unscored = sum(self._scorer.score(o.text) is None for o in seen)
+            found.deviation = self._deviate(o.text for o in (base, *(o for o in seen if o is not base)))
         found.max_difference = max((o.max_difference for o in seen if o.max_difference is not None), default=None)
         found.cosine = min((o.cosine for o in seen if o.cosine is not None), default=None)
         return found
+
+    def _deviate(self, texts: Iterable[str]) -> float | None:
+        """Standard deviation of the scores of these answers; None for fewer than two."""
+        if self._scorer is None:
+            return None
+        known = [score for text in texts if (score := self._scorer.score(text)) is not None]
+        return deviation_of(known) if len(known) > 1 else None
 
     def _summarise(self, group: str) -> Summary:
         found = [f for f in self.findings if f.condition.group == group and f.condition.role in ("base", "load")]
@@ -168,10 +174,7 @@ class Analysis:
         unique = [len(set(texts[p])) for p in by_prompt]
         numbers = [[f.is_number for f in many if f.is_number is not None] for many in by_prompt.values()]
         known = [any(n) for n in numbers if n]
-        deviations = []
-        if self._scorer is not None:
-            read = [[s for t in texts[p] if (s := self._scorer.score(t)) is not None] for p in by_prompt]
-            deviations = [deviation_of(scores) for scores in read if scores]
+        deviations = [d for p in by_prompt if (d := self._deviate(texts[p])) is not None]
         return Summary(
             group,
             len(seen),

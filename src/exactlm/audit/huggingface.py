@@ -58,8 +58,12 @@ class HuggingFaceTarget:
         self._cache_name = _find_cache_name(self._model)
         self._attention = self._model.config._attn_implementation
         self._setup: dict[str, Any] = {}
+        self._told = self._describe()  # now: a condition may load another dtype
 
     def describe(self) -> dict[str, str]:
+        return dict(self._told)
+
+    def _describe(self) -> dict[str, str]:
         versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
         base = f"{self.threads} threads, {self._attention} attention, one prompt a batch"
         weights = sha256()

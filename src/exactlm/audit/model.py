@@ -107,13 +107,14 @@ class ModelTarget:
         batch = together(shots, BATCH)
         once = tuple((shot,) for shot in load.each(1))
         small = max(1, self.threads // 2) if self.threads > 1 else 2
+        many = 7 if 7 not in (small, self.threads) else 5
         compiled = [isa for isa in available_isas() if isa not in (REFERENCE, self.isa)]
         machines: list[tuple[str, str, str, dict[str, object]]] = [
             (isa, "isa", f"{BATCH} at once with the kernels for {isa}", {"isa": isa}) for isa in compiled
         ]
         told: list[tuple[str, str, str, dict[str, object]]] = [
             (f"{small} threads", "threads", f"{BATCH} at once with another number of threads", {"threads": small}),
-            ("7 threads", "threads", f"{BATCH} at once with more threads than processors", {"threads": 7}),
+            (f"{many} threads", "threads", f"{BATCH} at once with a third number of threads", {"threads": many}),
             *machines,
             ("chunks of 1", "chunk", "prompts read one token a step", {"chunk_tokens": 1, "max_batch": 1}),
             ("chunks of 7", "chunk", f"{BATCH} at once, 7 tokens a step", {"chunk_tokens": 7, "max_batch": 7}),

@@ -55,4 +55,4 @@ def mean_of(values: Sequence[float], seed: int = 0) -> Mean:
 
 def deviation_of(values: Sequence[float]) -> float:
     """Standard deviation (n - 1) of at least two values; 0 for equal ones, exactly."""
-    return 0.0 if len(set(values)) < 2 else float(np.std(np.asarray(values, np.float64), ddof=1))
+    return 0.0 if len(set(values)) == 1 else float(np.std(np.asarray(values, np.float64), ddof=1))

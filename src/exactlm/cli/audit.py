@@ -96,6 +96,8 @@ def execute(options: argparse.Namespace) -> int:
     html, load = Path(options.output), _read_workload(options)
     if html.suffix not in (".html", ".htm"):
         raise ConfigError(f"--output {html}: name a file that ends in .html")
+    if Path(options.prompts).resolve() in [html.with_suffix(end).resolve() for end in (".json", ".jsonl")]:
+        raise ConfigError(f"--output {html}: would write over {options.prompts}, which holds the prompts")
     scorer = _read_scorer(options.score_regex)
     vary = _read_names(options.vary) if options.vary else set(FACTORS)
     target = open_target(options)

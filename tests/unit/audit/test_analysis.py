@@ -67,8 +67,17 @@ def test_scores() -> None:
     texts = ["Score: 4", "Score: 8", "Score: none"]
     observations = [seen("base", 0, "Score: 6"), *(seen("load", 0, text) for text in texts)]
     found = Analysis([BASE, LOAD], observations, Scorer(r"Score: (\d+)")).findings
-    assert (found[0].max_deviation, found[0].num_unscored) == (0.0, 0)
+    assert (found[0].max_deviation, found[0].num_unscored) == (None, 0)  # one answer deviates from nothing
     assert (found[1].max_deviation, found[1].num_unscored) == (2.0, 1)  # of 6, 4 and 8
+
+
+def test_scores_that_are_missing_are_no_agreement() -> None:
+    texts = {"base": ["no score"], "load": ["no score", "Score: 4"]}
+    observations = [seen(name, 0, text) for name, answers in texts.items() for text in answers]
+    analysis = Analysis([BASE, LOAD], observations, Scorer(r"Score: (\d+)"))
+    load = analysis.findings[1]
+    assert (load.max_deviation, load.num_unscored, load.answers.total) == (None, 1, 2)
+    assert analysis.summaries[0].deviation.total == 0
 
 
 def test_scorer() -> None:

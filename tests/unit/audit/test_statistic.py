@@ -64,5 +64,4 @@ def test_bootstrap_width_is_that_of_the_normal_for_many_values() -> None:
 
 def test_deviation() -> None:
     assert deviation_of([0.1, 0.1, 0.1]) == 0.0
-    assert deviation_of([7.0]) == 0.0
     assert deviation_of([1.0, 3.0]) == math.sqrt(2)
