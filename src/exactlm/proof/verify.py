@@ -67,6 +67,8 @@ class _Mismatch(Exception):  # noqa: N818  # a finding, not an error: it becomes
     def __init__(self, differs: str, reason: str, position: int | None = None) -> None:
         super().__init__(reason)
         self.differs, self.position = differs, position
+        # A receipt's own words may hold what no terminal should be sent, and what no file can hold.
+        self.reason = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in reason)
 
 
 class ClaimedAnswer:
@@ -101,7 +103,7 @@ def verify_receipts(
                     check_claim(receipt, llm, needs_signature, public_key)
                     running.append((index, receipt, _submit(llm, receipt)))
                 except _Mismatch as error:
-                    yield Verdict(index, error.differs, error.position, str(error))
+                    yield Verdict(index, error.differs, error.position, error.reason)
             llm.step()
             for entry in list(running):
                 if (verdict := _look_at(*entry)) is not None:
@@ -121,7 +123,7 @@ def _look_at(index: int, receipt: Receipt, ticket: Ticket) -> Verdict | None:
         _compare(receipt, ticket)
         return Verdict(index)
     except _Mismatch as error:
-        return Verdict(index, error.differs, error.position, str(error))
+        return Verdict(index, error.differs, error.position, error.reason)
     except (NumericError, RequestError) as error:
         return Verdict(index, "steps", len(ticket.answers[0].sequence.output_ids), str(error))
 

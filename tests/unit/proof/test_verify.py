@@ -293,12 +293,16 @@ def test_a_cancelled_answer_has_no_receipt(llm: LLM) -> None:
 
 
 def test_one_hostile_receipt_does_not_end_the_others(llm: LLM, receipts: list[Receipt]) -> None:
-    unknown, huge, surrogate = (copy.deepcopy(receipts[0]) for _ in range(3))
+    unknown, huge, surrogate, name = (copy.deepcopy(receipts[0]) for _ in range(4))
     unknown["output"]["token_ids"][2] = 10**6
     unknown["digest"] = digest_of(unknown)
     huge["output"]["stop_reason"] = 2**60
     surrogate["output"]["text"] = "\udc80"
-    verdicts = {v.index: v for v in verify_receipts(llm, [unknown, huge, surrogate, receipts[1]])}
+    name["sampling"]["\ud800\x1b[2J\n"] = 1
+    verdicts = {v.index: v for v in verify_receipts(llm, [unknown, huge, surrogate, receipts[1], name])}
     assert (verdicts[0].differs, verdicts[0].position) == ("token_ids", 2)
     assert verdicts[1].differs == verdicts[2].differs == "form"
     assert verdicts[3].is_identical
+    assert verdicts[4].differs == "form"
+    assert "\\ud800\\x1b[2J\\n" in verdicts[4].reason
+    assert all(v.reason.isprintable() for v in verdicts.values())
