@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     )
     parser.add_argument("--regex", metavar="RE", help="only text that this regular expression matches whole")
     parser.add_argument("--json-schema", metavar="FILE", help="only JSON that fits the schema in this file")
+    parser.add_argument("--grammar", metavar="FILE", help="only text of the grammar in this file, in llguidance's Lark")
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text; may be repeated"
     )
@@ -69,7 +71,8 @@ def read_params(options: argparse.Namespace) -> SamplingParams:
     """The sampling parameters asked for; what is not given has the default of SamplingParams."""
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     given = {name: getattr(options, name) for name in names if hasattr(options, name)}
-    schema = _read_schema(options.json_schema) if options.json_schema else None
+    schema = _read_text("--json-schema", options.json_schema) if options.json_schema else None
+    grammar = _read_text("--grammar", options.grammar) if options.grammar else None
     return SamplingParams(
         **given,
         seed=options.seed,
@@ -77,14 +80,23 @@ def read_params(options: argparse.Namespace) -> SamplingParams:
         stop=tuple(options.stop),
         regex=options.regex,
         json_schema=schema,
+        grammar=grammar,
     )
 
 
-def _read_schema(path: str) -> str:
+def _read_text(option: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"--json-schema {path}: cannot be read: {error}") from None
+        raise RequestError(f"{option} {path}: cannot be read: {error}") from None
+
+
+def read_input(read: Callable[[], str]) -> str:
+    """What `read` takes from standard input. RequestError if that is not text."""
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"standard input is not text in {error.encoding}: {error}") from None
 
 
 def open_llm(options: argparse.Namespace) -> LLM:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from exactlm.cli.option import add_generation, add_model, open_llm, print_json, read_params
+from exactlm.cli.option import add_generation, add_model, open_llm, print_json, read_input, read_params
 from exactlm.errors import ConfigError, ReceiptError
 from exactlm.prompt import Prompt
 from exactlm.receipt import Receipt
@@ -53,7 +53,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.seed is None and not params.is_greedy:
         params = params.seeded()
         print(f"exactlm: --seed {params.seed} gives this answer again", file=sys.stderr)
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    prompt = read_input(sys.stdin.read) if options.prompt == "-" else options.prompt
     llm = open_llm(options)
     asked: Prompt = llm.read_chat([{"role": "user", "content": prompt}]) if options.chat else prompt
     if options.json or options.receipt:
@@ -90,7 +90,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _tell_cut(finish_reason: str | None, options: argparse.Namespace) -> None:
     """A constrained text that was cut is not what was asked for."""
-    if finish_reason == "length" and (options.regex or options.json_schema):
+    if finish_reason == "length" and (options.regex or options.json_schema or options.grammar):
         print(f"exactlm run: cut at --max-tokens {options.max_tokens}: the text is not complete", file=sys.stderr)
 
 

@@ -45,7 +45,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--port", type=int, default=8000, metavar="N", help="port; 0 for one that is free (default: 8000)"
     )
-    parser.add_argument("--model-name", metavar="NAME", help="the model's name for clients (default: that of DIR)")
+    parser.add_argument(
+        "--model-name",
+        "--served-model-name",
+        metavar="NAME",
+        help="the model's name for clients (default: that of DIR)",
+    )
     _add_access(parser)
     _add_engine(parser)
     _add_limits(parser)

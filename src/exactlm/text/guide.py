@@ -6,6 +6,8 @@ masks. Knows nothing of logits, sampling or requests.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +86,7 @@ class GuideFactory:
             lambda: kind(self._trie, kind.grammar_from_lark(_HEADER + source), log_level=0, limits=self._limits)
         )
         if matcher.is_error():
-            raise RequestError(f"{name} is refused: {_reason(matcher)}")
+            raise RequestError(f"{name} is refused: {_reason(name, matcher)}")
         return matcher
 
 
@@ -165,14 +167,22 @@ class Guide:
         return mask
 
     def _fail(self) -> None:
-        reason = _reason(self._matcher)
+        reason = _reason(self._name, self._matcher)
         if reason.startswith("NoExtension"):
             reason = "the text is not complete, and no token of this vocabulary can follow"
         raise RequestError(f"{self._name}: {reason}")
 
 
-def _reason(matcher: llguidance.LLMatcher) -> str:
-    return f"{matcher.get_error().strip():.600}"
+def _reason(name: str, matcher: llguidance.LLMatcher) -> str:
+    """llguidance's words on what the caller wrote, without what was written around it."""
+    place, _, told = matcher.get_error().strip().partition(": ")
+    found = re.fullmatch(r"(?:at )?(\d+)\((\d+)\)", place)
+    if found is None:
+        return f"{place}: {told}"[:600].removesuffix(": ")
+    lines = told.splitlines()
+    said = list(itertools.takewhile(lambda line: not line.lstrip().startswith("1 | "), lines))
+    where = f"line {int(found[1]) - 1}, column {found[2]}: " if name == "grammar" else ""
+    return (where + "\n".join(said))[:600]
 
 
 def guide_version() -> str:
