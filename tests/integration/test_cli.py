@@ -61,6 +61,31 @@ def test_every_instruction_set_and_thread_count_prints_the_same(tiny_model: Path
     assert "digest" in outputs.pop()
 
 
+def test_a_conversation_is_that_of_the_python_interface(tiny_model: Path) -> None:
+    llm, params = LLM(tiny_model), SamplingParams(max_tokens=5)
+    first = llm.chat([{"role": "user", "content": "the thing"}], params)[0].outputs[0].text
+    history = [
+        {"role": "user", "content": "the thing"},
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": "and so"},
+    ]
+    second = llm.chat(history, params)[0].outputs[0].text
+    lines = "the thing\n\nand so\n/reset\nthe thing\n/nothing\n/exit\nnever\n"
+    chat = exactlm("chat", str(tiny_model), "--max-tokens", "5", stdin=lines)
+    assert (chat.returncode, chat.stdout) == (0, f"{first}\n{second}\n{first}\n")
+    assert chat.stderr == "/nothing is not a command; /reset begins anew, /exit ends\n"
+
+
+@pytest.mark.parametrize("arguments", [("run", "{model}", "-"), ("chat", "{model}")])
+def test_input_that_is_no_text_is_told(tiny_model: Path, arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "exactlm", *(a.replace("{model}", str(tiny_model)) for a in arguments)]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    told = subprocess.run(command, input=b"a\xff\n", capture_output=True, env=environment, timeout=120)
+    assert told.returncode == 2
+    assert b"standard input is not text in utf-8" in told.stderr
+    assert b"Traceback" not in told.stderr
+
+
 def test_existing_targets_are_kept_unless_told(source: Path, tiny_model: Path, tmp_path: Path) -> None:
     copy = tmp_path / "model"
     shutil.copytree(tiny_model, copy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from exactlm.cli.option import add_generation, add_model, open_llm, read_params
+from exactlm.cli.option import add_generation, add_model, open_llm, read_input, read_params
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.errors import RequestError
 from exactlm.llm import LLM
@@ -43,7 +43,7 @@ def execute(options: argparse.Namespace) -> int:
     messages = list(start)
     while True:
         try:
-            line = input("> " if sys.stdin.isatty() else "")
+            line = read_input(lambda: input("> " if sys.stdin.isatty() else ""))
         except EOFError:
             return 0
         if line == "/exit":
