@@ -102,7 +102,7 @@ def read_params(sampling: object) -> tuple[SamplingParams, int]:
         values["seed"] = None if seed is None else int(seed)
         values["logit_bias"] = {int(i): b for i, b in values.pop("logit_bias").items()}
         return SamplingParams(**values), choice
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:  # 1e999 is read as infinity
         raise ReceiptError(f"sampling: {error}") from None
 
 

@@ -185,6 +185,8 @@ def _check_form(receipt: Receipt) -> None:
         raise _Mismatch("form", str(error)) from None
     if params.max_tokens is None or describe_params(params, params.max_tokens, choice) != receipt["sampling"]:
         raise _Mismatch("form", "sampling is not as spec/receipts.md 2 writes it")
+    if params.seed is None and not params.is_greedy:  # a seed of our own would make the verdict a matter of chance
+        raise _Mismatch("form", f"sampling.seed is null, and temperature={params.temperature} draws")
 
 
 def _submit(llm: LLM, receipt: Receipt) -> Ticket:

@@ -249,6 +249,21 @@ def test_true_is_not_one(llm: LLM, receipts: list[Receipt]) -> None:
         assert not check(llm, wrong).is_identical, path
 
 
+def test_a_drawn_answer_needs_its_seed(llm: LLM) -> None:
+    """With a seed of the verifier's own, the verdict would be another each time."""
+    params = SamplingParams(max_tokens=1, temperature=0.3, seed=5, ignore_eos=True)
+    made = llm.generate(["the thing"], params, receipt=True)[0].outputs[0].receipt
+    assert made is not None
+    for seed in (None, float("inf")):  # 1e999 in a file
+        wrong = copy.deepcopy(made)
+        wrong["sampling"]["seed"] = seed
+        if seed is None:
+            wrong["digest"] = digest_of(wrong)
+        verdicts = {v.index: v for v in verify_receipts(llm, [wrong, made])}
+        assert verdicts[0].differs == "form"
+        assert verdicts[1].is_identical
+
+
 def test_leaving_early_gives_the_pages_back(proof_model: Path, receipts: list[Receipt]) -> None:
     llm = LLM(proof_model, threads=1, chunk_tokens=4)
     verdicts = verify_receipts(llm, receipts)
