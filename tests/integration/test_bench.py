@@ -133,6 +133,7 @@ def told(line: str) -> Any:
         (["boolq", "--engine", "{engine}", "--data", "{data}"], ["boolq_val.jsonl"]),
         (["essays", "--engine", "torch:."], ["--essays"]),
         (["nothing", "--engine", "{engine}"], ["nothing"]),
+        (["contracts", "--engine", "torch:.", "--conditions", "cached"], ["torch:.", "no condition is left"]),
     ],
 )
 def test_errors_name_the_value_and_exit_with_2(
@@ -146,6 +147,22 @@ def test_errors_name_the_value_and_exit_with_2(
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "words"),
+    [
+        ("gsm8k-steps", "gsm8k_test.jsonl", "KeyError('answer')"),
+        ("boolq", "boolq_val.jsonl", "KeyError('passage')"),
+        ("mbpp", "mbpp.jsonl", "no item"),
+    ],
+)
+def test_data_of_another_form_are_told(tiny_model: Path, tmp_path: Path, name: str, file: str, words: str) -> None:
+    (tmp_path / file).write_text('{"question": "q", "task_id": 1}\n')
+    done = bench(name, "--engine", f"exactlm:{tiny_model}", "--data", str(tmp_path), "--unsafe")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert done.stderr.startswith(f"exactlm bench: {name}: ")
+    assert words in done.stderr
 
 
 def test_code_runs_isolated_or_not_at_all(tiny_model: Path, tmp_path: Path) -> None:

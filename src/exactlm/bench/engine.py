@@ -139,7 +139,7 @@ class WorkerSession:
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if not line:
+        if not line.endswith("\n"):  # the last one may be cut short
             status = self._process.wait()
             raise ConfigError(f"{self._name}: its process ended with status {status}\n{self._tell_errors()}")
         reply: dict[str, Any] = json.loads(line)

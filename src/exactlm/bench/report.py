@@ -14,8 +14,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class EngineReport:
-    """One engine: what it scored under the first condition, `many` under the widest batch, the spread, and why which
-    conditions were not varied."""
+    """One engine. conditions: what `summarise` says of each, in the order asked. not_varied: why, by condition."""
 
     engine: str
     conditions: dict[str, dict[str, Any]]
@@ -38,7 +37,8 @@ class EngineReport:
 
 
 def make_score_table(title: str, reports: list[EngineReport]) -> Table:
-    """One row for each engine: what it scored under the first condition, seconds and memory."""
+    """One row for each engine: what it scored under the first condition that it was asked under, seconds and memory;
+    items a second under whichever condition was fastest."""
     table = Table(title=title)
     first = [next(iter(r.conditions.values())) for r in reports]
     marks = list(first[0]["metrics"])

@@ -21,7 +21,8 @@ Records = Mapping[tuple[str, str], Record]
 class Spread:
     """Of the items that were asked under every condition compared. num_changed: items whose scores or text are not the
     same, bit for bit, under all. num_flipped: whose label is not. sd_mean, sd_max: of the items' standard deviations
-    of the value. metric: name, lowest, highest and standard deviation of each metric over conditions."""
+    of the value. metrics: lowest, highest and standard deviation of each over conditions. The conditions are all there
+    are, no sample: their deviations divide by n, not n - 1."""
 
     num_items: int
     conditions: tuple[str, ...]

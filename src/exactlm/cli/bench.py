@@ -124,7 +124,12 @@ def _make_plan(options: argparse.Namespace, task: Task) -> Plan:
     from exactlm.bench.condition import read_conditions
     from exactlm.bench.run import Plan
 
-    items = task.load()[: options.limit]
+    try:
+        items = task.load()[: options.limit]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{task.name}: a row of its data is not as the task needs it: {error!r:.200}") from None
+    if not items:
+        raise ConfigError(f"{task.name}: its data hold no item that it can ask")
     threads = options.threads or os.cpu_count() or 1
     return Plan(items, read_conditions(options.conditions), threads, options.spread_limit)
 
@@ -142,6 +147,8 @@ def _measure(engine: WorkerEngine, task: Task, plan: Plan, options: argparse.Nam
     header = {"bench": task.name, "engine": engine.name, "model": engine.identity, "threads": plan.threads}
     header |= _digests(task, plan)
     refused = {c.name: reason for c in plan.conditions if (reason := engine.refuse(c)) is not None}
+    if len(refused) == len(plan.conditions):
+        raise ConfigError(f"{engine.name}: no condition is left: {'; '.join(refused.values())}")
     total = sum(len(plan.select(c)) for c in plan.conditions if c.name not in refused)
     console = Console(stderr=True)
     with (

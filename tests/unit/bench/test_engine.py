@@ -54,6 +54,15 @@ def test_bad_interpreter_is_named(tiny_model: Path, python: str, words: str) -> 
         engine.open(CONDITIONS["alone"], 1)
 
 
+def test_a_worker_that_dies_in_the_middle_of_a_line_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "python"
+    cut.write_text("#!/bin/sh\nprintf '{\"facts\": {'\nexit 7\n")
+    cut.chmod(0o755)
+    engine = WorkerEngine("torch:x", "torch", tiny_model, "float32", str(cut), "")
+    with pytest.raises(ConfigError, match="ended with status 7"):
+        engine.open(CONDITIONS["alone"], 1)
+
+
 def test_interpreter_without_the_peer_says_what_is_missing(tiny_model: Path, tmp_path: Path) -> None:
     hidden = tmp_path / "python"
     hidden.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
