@@ -117,6 +117,8 @@ def test_a_free_outline_is_read_as_it_comes(llm: LLM) -> None:
         ("Here it is:\n\n1) **First**: x\n  2) Second\n", ["First: x", "Second"]),
         ("- a\n* b\n• c\n- a", ["a", "b", "c"]),
         ("one\n\ntwo:\n", ["one", "two"]),
+        ("**Intro**\n**Body**: x", ["Intro", "Body: x"]),
+        ("* **Intro**\n* *Body*", ["Intro", "*Body*"]),
         ("10. ten\n11 . eleven", ["ten", "eleven"]),
         ("1.\n2. b", ["b"]),
         ("1. a\u2028b\u0085c\x0cd\r\n2. e\r\n", ["a\u2028b\u0085c\x0cd", "e"]),
