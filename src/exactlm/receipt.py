@@ -54,7 +54,11 @@ def make_receipt(
 
 def check_receiptable(prompt: ReadPrompt, params: SamplingParams) -> None:
     """ReceiptError or ConfigError where no receipt could be made, before anything is computed."""
-    canonical([prompt.text, prompt.conversation.to_dict() if prompt.conversation else None])
+    chat = prompt.conversation.to_dict() if prompt.conversation else {}
+    canonical([prompt.text, chat])
+    for name in ("messages", "tools", "template_kwargs"):  # {1: .., "1": ..} would be a member that stands twice
+        if chat.get(name) is not None:
+            load_strict(chat[name], f"request.chat.{name}")
     canonical(describe_params(params, 0, 0))
     describe_spec(params.is_guided)
 

@@ -293,6 +293,9 @@ def test_what_no_receipt_can_hold_is_refused_before_anything_is_computed(llm: LL
     steps = llm.stats().num_steps
     with pytest.raises(ReceiptError):
         llm.submit([5], SamplingParams(regex="\udc80"), receipt=True)
+    twice = llm.read_chat([{"role": "user", "content": "hi"}], template_kwargs={"mood": {1: "a", "1": "b"}})
+    with pytest.raises(ReceiptError, match=r"template_kwargs: member '1' stands twice"):
+        llm.submit(twice, SamplingParams(), receipt=True)
     with pytest.raises(RequestError, match="choice=128"):
         llm.submit([5], SamplingParams(), choice=128)
     assert llm.stats().num_steps == steps
