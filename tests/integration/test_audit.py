@@ -9,13 +9,27 @@ from typing import Any
 
 import pytest
 
-from exactlm.audit.condition import Workload
+from exactlm.audit.condition import Wave, Workload
+from exactlm.audit.endpoint import EndpointTarget
 from exactlm.audit.model import ModelTarget
 from exactlm.audit.prompt import load_prompts
+from exactlm.audit.target import Answer
 from exactlm.cli import main
-from tests.unit.audit.toy import Behaviour, serve
+from tests.unit.audit.toy import Behaviour, expect, serve
 
 FEW = ("--limit", "2", "--max-tokens", "6", "--repeats", "1", "--concurrency", "3,16")
+
+
+@pytest.fixture(autouse=True)
+def _waves_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy server is told how many requests come at once, and answers none before all are there."""
+    fire = EndpointTarget.fire
+
+    def announce(target: EndpointTarget, wave: Wave) -> list[Answer]:
+        expect(len(wave))
+        return fire(target, wave)
+
+    monkeypatch.setattr(EndpointTarget, "fire", announce)
 
 
 def told(html: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -1,4 +1,8 @@
-"""Real HTTP servers whose noise is known: what an audit must show, and what it must not invent."""
+"""Real HTTP servers whose noise is known: what an audit must show, and what it must not invent.
+
+Whether requests overlap is stated by the test with expect(), not left to the machine: a wave is answered when all of it
+is there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import itertools
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,9 +20,12 @@ from typing import Any, ClassVar
 WORDS = ["ash", "bay", "cod", "dew", "elm", "fig", "gum", "hay", "ivy", "jam", "kit", "log", "map", "nut", "oak", "pea"]
 
 
+WAIT_S = 60.0
+
+
 @dataclass
 class Behaviour:
-    """noise: "none"; "load", another word at position 3 beside other requests; "always", at every request; "number",
+    """noise: "none"; "load", another word at position 3 in a wave of several; "always", at every request; "number",
     only a log-probability wanders. takes_seed, tells_logprobs: else status 400. heeds_seed: whether it matters.
     fails_every: so many-th requests get status 500; 0 for none."""
 
@@ -40,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     behaviour: ClassVar[Behaviour]
     counter: ClassVar[Iterator[int]]
-    state: ClassVar[dict[str, int]]
+    wave: ClassVar[threading.Barrier] = threading.Barrier(1)
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -50,12 +56,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.state["now"] += 1
-        time.sleep(0.004)  # so that requests made at once overlap
-        try:
-            self._answer(body, self.state["now"] > 1)
-        finally:
-            self.state["now"] -= 1
+        wave = Handler.wave
+        wave.wait(WAIT_S)
+        self._answer(body, wave.parties > 1)
 
     def _answer(self, body: dict[str, Any], is_loaded: bool) -> None:
         like, number = self.behaviour, next(self.counter)
@@ -125,10 +128,16 @@ class Server(ThreadingHTTPServer):
         super().server_close()
 
 
+def expect(count: int) -> None:
+    """So many requests are about to come at once."""
+    Handler.wave = threading.Barrier(count)
+
+
 @contextmanager
 def serve(behaviour: Behaviour) -> Iterator[str]:
     """The URL of a server that behaves so."""
-    members = {"behaviour": behaviour, "counter": itertools.count(1), "state": {"now": 0}}
+    expect(1)
+    members = {"behaviour": behaviour, "counter": itertools.count(1)}
     server = Server(type("ToyHandler", (Handler,), members))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
