@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -137,12 +137,26 @@ class ServerProcess:
                 return float(line.split(" ")[1])
         raise KeyError(name)
 
+    def wait_for_metric(self, name: str, value: float) -> None:
+        """Until a sample is at least so high."""
+        wait_for(lambda: self.metric(name) >= value)
+
+    def wait_for_output(self, words: str) -> None:
+        """Until it has printed this: what is printed is read by a thread of its own."""
+        wait_for(lambda: words in self.output)
+
     def wait_until_idle(self) -> None:
         """Until no request is under way and no page is used."""
-        end = time.monotonic() + WAIT_S
-        while any(self.metric("exactlm_" + name) for name in ("open_requests", "running_sequences", "kv_pages_used")):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        names = ("open_requests", "running_sequences", "kv_pages_used")
+        wait_for(lambda: not any(self.metric("exactlm_" + name) for name in names))
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Fails after WAIT_S: nothing here may wait for ever."""
+    end = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def read_reply(connection: http.client.HTTPConnection) -> Reply:

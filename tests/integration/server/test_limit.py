@@ -11,15 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.server.process import COMPLETION, LASTING, SLOW, ServerProcess
+from tests.integration.server.process import COMPLETION, LASTING, SLOW, ServerProcess, wait_for
 
 
 @pytest.fixture(scope="module")
 def narrow(lasting_model: Path) -> Iterator[ServerProcess]:
-    """Room for five answers, two seconds for each, half a second to send a request, 64 KiB of it."""
-    options = ("--max-batch", "2", "--max-waiting", "3", "--request-seconds", "2", "--read-seconds", "0.5")
-    options += ("--max-body-bytes", "65536", "--cors-origin", "https://a.example")
-    with ServerProcess(lasting_model, *SLOW, *options) as running:
+    """Room for five answers, 64 KiB for a request; as much time as a busy machine may need."""
+    options = ("--max-batch", "2", "--max-waiting", "3", "--max-body-bytes", "65536")
+    with ServerProcess(lasting_model, *SLOW, *options, "--cors-origin", "https://a.example") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hasty(lasting_model: Path) -> Iterator[ServerProcess]:
+    """Two seconds for an answer, half a second to send a request."""
+    with ServerProcess(lasting_model, *SLOW, "--request-seconds", "2", "--read-seconds", "0.5") as running:
         yield running
 
 
@@ -42,8 +48,8 @@ def test_a_full_queue_says_when_to_come_again(narrow: ServerProcess) -> None:
         for connection, count in ((first, 2), (second, 3)):
             body = json.dumps({**LASTING, "n": count})
             connection.request("POST", COMPLETION, body, {"Content-Type": "application/json"})
-        while narrow.metric("exactlm_running_sequences") + narrow.metric("exactlm_queue_length") < 5:
-            assert narrow.process.poll() is None
+        names = ("exactlm_running_sequences", "exactlm_queue_length")
+        wait_for(lambda: sum(narrow.metric(name) for name in names) >= 5)
         reply = narrow.post(COMPLETION, {"prompt": "a", "max_tokens": 1})
         assert (reply.status, reply.error["code"], reply.headers["retry-after"]) == (429, "queue_full", "1")
         assert narrow.get("/health").status == 200
@@ -53,37 +59,35 @@ def test_a_full_queue_says_when_to_come_again(narrow: ServerProcess) -> None:
     assert (never.status, never.error["param"]) == (400, "n")
 
 
-def test_a_request_has_its_time(narrow: ServerProcess) -> None:
+def test_a_request_has_its_time(hasty: ServerProcess) -> None:
     with ThreadPoolExecutor(2) as pool:
         begin = time.monotonic()
-        whole = pool.submit(narrow.post, COMPLETION, LASTING)
-        stream = pool.submit(narrow.stream, COMPLETION, LASTING)
+        whole = pool.submit(hasty.post, COMPLETION, LASTING)
+        stream = pool.submit(hasty.stream, COMPLETION, LASTING)
         assert (whole.result().status, whole.result().error["code"]) == (408, "request_timeout")
         events = stream.result().events
-        assert 2 <= time.monotonic() - begin < 8
+        assert time.monotonic() - begin >= 2
     assert events[-1]["error"]["code"] == "request_timeout"
     assert sum(bool(choice["text"]) for event in events[:-1] for choice in event["choices"]) > 2
-    narrow.wait_until_idle()
+    hasty.wait_until_idle()
 
 
-def test_slow_senders_are_cut_off(narrow: ServerProcess) -> None:
-    begin = time.monotonic()
-    assert b" 408 " in narrow.talk(b"POST /v1/comp")
-    assert b" 408 " in narrow.talk(b"")
+def test_slow_senders_are_cut_off(hasty: ServerProcess) -> None:
+    assert b" 408 " in hasty.talk(b"POST /v1/comp")
+    assert b" 408 " in hasty.talk(b"")
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
-    told = narrow.talk(head)
+    told = hasty.talk(head)
     assert b" 408 " in told
     assert b"the body did not arrive within 0.5 seconds" in told
-    assert time.monotonic() - begin < 10
-    assert b" 431 " in narrow.talk(b"GET /health HTTP/1.1\r\nx: " + b"y" * 100_000)
+    assert b" 431 " in hasty.talk(b"GET /health HTTP/1.1\r\nx: " + b"y" * 100_000)
 
 
 @pytest.mark.parametrize(
     "data",
     [b"\x16\x03\x01\x02\x00", b"hello\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
 )
-def test_what_is_no_request_is_refused_in_json(narrow: ServerProcess, data: bytes) -> None:
-    head, _, body = narrow.talk(data).partition(b"\r\n\r\n")
+def test_what_is_no_request_is_refused_in_json(hasty: ServerProcess, data: bytes) -> None:
+    head, _, body = hasty.talk(data).partition(b"\r\n\r\n")
     assert head.startswith((b"HTTP/1.1 400", b"HTTP/1.1 408"))
     assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
 

@@ -161,7 +161,7 @@ def test_an_answer_that_cannot_be_recorded_is_an_error(served_model: Path, tmp_p
         reply = running.post(COMPLETION, {"prompt": "x"})
         assert (reply.status, reply.error["code"]) == (503, "not_recorded")
         assert str(path) not in reply.error["message"]
-        assert f"{path}: full" in running.output
+        running.wait_for_output(f"{path}: full")
         events = running.stream(COMPLETION, {"prompt": "x", "max_tokens": 300, "ignore_eos": True}).events
         assert len(events) > 2
         assert events[-1]["error"]["code"] == "not_recorded"
