@@ -143,6 +143,26 @@ def test_errors_name_the_value_and_exit_with_2(tiny_model: Path, arguments: list
         assert word in result.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_no_answer(tmp_path: Path, tiny_model: Path, unbuffered: str) -> None:
+    """Exit status 0 and 1 are answers of `verify`: identical, and not."""
+    (tmp_path / "odd.json").write_text("{}")
+    command = [sys.executable, "-m", "exactlm", "verify", str(tmp_path / "odd.json"), str(tiny_model)]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    assert ended.returncode == 2
+    assert re.fullmatch(r"exactlm verify: .*No space left on device\n", ended.stderr)
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")
+    closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (closed.returncode, closed.stderr) == (1, "")
+
+
 @pytest.mark.parametrize("command", [[], ["convert"], ["run"], ["chat"], ["info"]])
 def test_help_has_examples(command: list[str]) -> None:
     result = exactlm(*command, "--help")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -45,9 +46,13 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     options, extra = parser.parse_known_args(arguments)
     if extra:  # told by the command's own parser, with the command's own usage
         command_parser(parser, options.command).error(f"unrecognized arguments: {' '.join(extra)}")
+    if sys.stdout is None:  # closed by the caller, as `>&-` does
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # as long as the process
     try:
         configure_log()
-        return int(options.execute(options))
+        status = int(options.execute(options))
+        sys.stdout.flush()  # here, where an error still decides the exit status
+        return status
     except ExactlmError as error:
         print(f"exactlm {options.command}: {error}", file=sys.stderr)
         return 2
@@ -55,8 +60,18 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         print(f"exactlm {options.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        _drop_output()
+        return 141  # as SIGPIPE: 0 would say that all receipts are identical before the last is told
+    except OSError as error:  # a full disk, say: never 1, which is an answer
+        _drop_output()
+        print(f"exactlm {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _drop_output() -> None:
+    """What is left to be written goes nowhere, so that the end of the process does not fail of it."""
+    with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def command_parser(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentParser:
