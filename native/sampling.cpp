@@ -14,6 +14,7 @@ namespace {
 constexpr double kLog2E = 0x1.71547652b82fep+0;
 constexpr int kBucketBits = 11;
 constexpr size_t kSorted = 48;  // so few entries are sorted
+constexpr float kNear = 10.0f;  // ids that weigh 2^-10 of the first hold most of the weight, and are few
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 // The beginning of an order: how many ids, and the sum of their weights.
@@ -94,15 +95,21 @@ class Bucket {
   }
 };
 
-// The ids of a row in the order of clause 4, of which only the bucket that holds the place asked for is sorted.
+// The ids of a row in the order of clause 4, of which only the part that holds the place asked for is sorted.
 class Ranking {
  public:
-  Ranking(const uint32_t* keys, const int64_t* weights, int n, int64_t first)
-      : keys_(keys), weights_(weights), n_(n), first_(first) {}
+  // near: any key; most places asked for should be among those that are not below it, and those be few.
+  Ranking(const uint32_t* keys, const int64_t* weights, int n, int64_t first, uint32_t near)
+      : keys_(keys), weights_(weights), n_(n), first_(first), near_(std::max(near, 1u)) {}
 
   // The first place at which the beginning of the order reaches `limit`, as the whole must.
   Place find(const Prefix& limit) {
     if (Prefix{kOneQ40, 1}.reaches(limit)) return {kOneQ40, first_};
+    if (near_ids_.empty()) gather();
+    if (near_sum_.reaches(limit)) {
+      bucket_.entries = near_ids_;
+      return bucket_.find(limit, Prefix());
+    }
     if (!histogram_) count();
     Prefix before;
     const size_t wanted = histogram_->find(limit, before);
@@ -116,6 +123,15 @@ class Ranking {
   }
 
  private:
+  void gather() {
+    for (int i = 0; i < n_; ++i) {
+      if (keys_[i] < near_) continue;
+      near_ids_.push_back({weights_[i], keys_[i], i});
+      near_sum_.sum += weights_[i];
+      near_sum_.count += 1;
+    }
+  }
+
   void count() {
     histogram_.emplace(keys_[first_], 0);
     for (int i = 0; i < n_; ++i) {
@@ -127,6 +143,9 @@ class Ranking {
   const int64_t* weights_;
   int n_;
   int64_t first_;
+  uint32_t near_;
+  std::vector<Bucket::Entry> near_ids_;  // the beginning of the order, by id
+  Prefix near_sum_;
   std::optional<Histogram> histogram_;
   Bucket bucket_;
 };
@@ -147,7 +166,11 @@ int64_t sample(const ElementwiseTable& op, Scratch& scratch, const float* x, int
   auto* weights = reinterpret_cast<int64_t*>(scratch.get(size * (sizeof(int64_t) + sizeof(uint32_t))));
   auto* keys = reinterpret_cast<uint32_t*>(weights + size);
   int64_t sum = op.weigh(x, n, x[best], c, least, keys, weights);  // 5.1, 5.2
-  Ranking ranking(keys, weights, n, best);
+  const float near = x[best] - kNear / c;
+  uint32_t near_key;
+  int64_t near_weight;
+  op.weigh(&near, 1, x[best], c, 0, &near_key, &near_weight);
+  Ranking ranking(keys, weights, n, best, near_key);
   if (row.top_k > 0 && row.top_k < n - std::count(keys, keys + n, 0u)) {  // 5.3
     sum = ranking.find({kNoLimit, row.top_k}).sum;
   }
