@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from exactlm import LLM
-from tests.integration.load.server import Server, capacity
+from tests.integration.load.server import capacity
+from tests.integration.server.process import ServerProcess
 
 
 @pytest.fixture(scope="package")
@@ -19,8 +20,8 @@ def tiny_llm(tiny_model: Path) -> LLM:
 
 
 @pytest.fixture(scope="package")
-def server(tiny_model: Path) -> Iterator[Server]:
-    with Server(tiny_model, *capacity(max_batch=32), "--model-name", "tiny") as started:
+def server(tiny_model: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tiny_model, *capacity(max_batch=32), "--model-name", "tiny") as started:
         yield started
 
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from exactlm import LLM, SamplingParams
-from tests.integration.load.server import Server
+from tests.integration.server.process import ServerProcess
 
 BODY = {"prompt": "the thing", "max_tokens": 12, "temperature": 0.7, "seed": 2}
 
@@ -21,13 +21,13 @@ def run_curl(*arguments: str, body: str) -> str:
     return subprocess.run(command, input=body, check=True, capture_output=True, text=True).stdout
 
 
-def post(server: Server, body: dict[str, object], *arguments: str) -> str:
+def post(server: ServerProcess, body: dict[str, object], *arguments: str) -> str:
     header = "Content-Type: application/json"
     url = f"{server.url}/v1/completions"
     return run_curl(*arguments, "-H", header, "--data-binary", "@-", url, body=json.dumps(body))
 
 
-def test_a_whole_answer_and_a_stream(server: Server, tiny_llm: LLM) -> None:
+def test_a_whole_answer_and_a_stream(server: ServerProcess, tiny_llm: LLM) -> None:
     expected = tiny_llm.generate("the thing", SamplingParams(max_tokens=12, temperature=0.7, seed=2))[0].outputs[0]
     whole = json.loads(post(server, BODY))
     assert whole["choices"][0]["text"] == expected.text
@@ -40,14 +40,14 @@ def test_a_whole_answer_and_a_stream(server: Server, tiny_llm: LLM) -> None:
     assert pieces[-1]["exactlm"]["digests"] == [expected.digest]
 
 
-def test_a_refusal_has_a_status_and_a_reason(server: Server) -> None:
+def test_a_refusal_has_a_status_and_a_reason(server: ServerProcess) -> None:
     answer = post(server, {**BODY, "temperature": "hot"}, "-w", "\n%{http_code}")
     text, status = answer.rsplit("\n", 1)
     assert status == "400"
     assert json.loads(text)["error"]["param"] == "temperature"
 
 
-def test_a_body_that_waits_for_leave_is_read(server: Server) -> None:
+def test_a_body_that_waits_for_leave_is_read(server: ServerProcess) -> None:
     """curl asks before it sends more than a megabyte: Expect: 100-continue."""
     body = {**BODY, "user": "u" * (1 << 20)}
     assert json.loads(post(server, body, "-H", "Expect: 100-continue"))["choices"]

@@ -7,7 +7,7 @@ import subprocess
 
 from exactlm import LLM, SamplingParams
 from tests.integration.clients.conftest import find_python
-from tests.integration.load.server import Server
+from tests.integration.server.process import ServerProcess
 
 PROGRAM = """
 import json, sys
@@ -26,7 +26,7 @@ print(json.dumps({
 """
 
 
-def test_langchain_gets_the_answers_of_the_python_interface(server: Server, tiny_llm: LLM) -> None:
+def test_langchain_gets_the_answers_of_the_python_interface(server: ServerProcess, tiny_llm: LLM) -> None:
     python = find_python("langchain_openai")
     done = subprocess.run([python, "-c", PROGRAM, server.url], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,8 @@ import pytest
 from exactlm import LLM
 from tests.conftest import data_file, model_directory
 from tests.integration.clients.conftest import find_python
-from tests.integration.load.server import Server, capacity
+from tests.integration.load.server import capacity
+from tests.integration.server.process import ServerProcess
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -56,8 +57,8 @@ def task(items: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(model_directory("int8"), *capacity(max_batch=32), "--model-name", "smollm2") as started:
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess(model_directory("int8"), *capacity(max_batch=32), "--model-name", "smollm2") as started:
         yield started
 
 
@@ -76,7 +77,7 @@ def _score(llm: LLM, item: dict[str, Any], continuation: str) -> float:
 
 @pytest.mark.parametrize("batch", [1, 4, 32])
 def test_log_likelihoods_are_those_of_score_at_every_batch(
-    server: Server, task: Path, expected: list[list[float]], tmp_path: Path, batch: int
+    server: ServerProcess, task: Path, expected: list[list[float]], tmp_path: Path, batch: int
 ) -> None:
     python = find_python("lm_eval", "transformers")
     tokenizer = tmp_path / "tokenizer"

@@ -12,7 +12,8 @@ import pydantic
 import pytest
 
 from exactlm import LLM, SamplingParams
-from tests.integration.load.server import Server, capacity
+from tests.integration.load.server import capacity
+from tests.integration.server.process import ServerProcess
 
 MESSAGES = [{"role": "user", "content": "the other thing"}]
 MODEL = "tiny"
@@ -29,7 +30,7 @@ class Verdict(pydantic.BaseModel):
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as connected:
         yield connected
 
@@ -190,7 +191,7 @@ def test_refusals_are_the_errors_that_the_client_knows(client: openai.OpenAI) ->
 
 
 def test_a_server_with_a_key_asks_for_it(tiny_model: Path) -> None:
-    with Server(tiny_model, *capacity(), "--model-name", MODEL, "--api-key", "sesame") as server:
+    with ServerProcess(tiny_model, *capacity(), "--model-name", MODEL, "--api-key", "sesame") as server:
         for key, is_right in (("sesame", True), ("sesam", False)):
             with openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0) as client:
                 if is_right:
@@ -201,7 +202,7 @@ def test_a_server_with_a_key_asks_for_it(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("num_at_once", [16])
-def test_many_clients_at_once_get_the_same(server: Server, tiny_llm: LLM, num_at_once: int) -> None:
+def test_many_clients_at_once_get_the_same(server: ServerProcess, tiny_llm: LLM, num_at_once: int) -> None:
     import asyncio
 
     params = SamplingParams(max_tokens=24, temperature=0.8, seed=1)

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 
 from tests.integration.clients.conftest import find_python
-from tests.integration.load.server import Server
+from tests.integration.server.process import ServerProcess
 
 
-def test_no_request_of_the_schema_makes_the_server_fail(server: Server, tmp_path: Path) -> None:
+def test_no_request_of_the_schema_makes_the_server_fail(server: ServerProcess, tmp_path: Path) -> None:
     python = find_python("schemathesis")
     url = server.url + "/openapi.json"
     command = [python, "-m", "schemathesis.cli", "run", url, "--checks", "not_a_server_error"]

@@ -8,16 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tests.integration.load.client import Answer, ask, connect, leave
-from tests.integration.load.server import METRICS, Server
+from tests.integration.load.client import TIMEOUT_S, Answer, ask, connect, leave
 from tests.integration.load.workload import Request
-
-IDLE_S = 20.0
+from tests.integration.server.process import ServerProcess
 
 
 @dataclass(frozen=True)
 class Departure:
-    """A request, and when its client leaves: after so many seconds, or events of its stream."""
+    """A request, and when its client leaves: after so many seconds, or after so many events of its stream."""
 
     request: Request
     after_s: float
@@ -25,7 +23,7 @@ class Departure:
 
 
 def make_departures(requests: Sequence[Request], count: int, longest_s: float) -> list[Departure]:
-    """Half of them stream; of those, half leave after a number of events."""
+    """Half of them stream; of those, half leave after a number of events, however long that takes."""
     chance = random.Random(4)
     departures = []
     for i in range(count):
@@ -35,11 +33,11 @@ def make_departures(requests: Sequence[Request], count: int, longest_s: float) -
             body["stream"] = True
         num_events = chance.randint(1, 12) if is_streaming and chance.random() < 0.5 else None
         request = replace(request, index=i, body=body)
-        departures.append(Departure(request, longest_s if num_events else chance.uniform(0, longest_s), num_events))
+        departures.append(Departure(request, TIMEOUT_S if num_events else chance.uniform(0, longest_s), num_events))
     return departures
 
 
-async def time_together(server: Server, requests: Sequence[Request]) -> float:
+async def time_together(server: ServerProcess, requests: Sequence[Request]) -> float:
     """Seconds until all of them are answered: what a client's patience is measured by."""
     begin = time.monotonic()
     async with connect(server.url) as client:
@@ -48,7 +46,7 @@ async def time_together(server: Server, requests: Sequence[Request]) -> float:
 
 
 async def depart(
-    server: Server, departures: Sequence[Departure], bystander: Request, num_at_once: int
+    server: ServerProcess, departures: Sequence[Departure], bystander: Request, num_at_once: int
 ) -> tuple[int, list[Answer]]:
     """Runs all departures, `num_at_once` together: how many left before the end, and the bystander's answers, who
     asks again and again meanwhile."""
@@ -71,15 +69,3 @@ async def depart(
         is_over = True
         await staying
     return sum(left), answers
-
-
-def wait_until_idle(server: Server) -> dict[str, float]:
-    """The metrics once nothing waits, runs or uses a page; AssertionError if that does not come."""
-    end = time.monotonic() + IDLE_S
-    while True:
-        metrics = server.metrics()
-        held = {name: metrics[METRICS[name]] for name in ("waiting", "running", "pages_used")}
-        if not any(held.values()):
-            return metrics
-        assert time.monotonic() < end, f"still held {IDLE_S:.0f} s after the last client left: {held}"
-        time.sleep(0.05)

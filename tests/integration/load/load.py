@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tests.integration.load.client import Answer, connect
 from tests.integration.load.replay import replay
-from tests.integration.load.server import METRICS, Server, Watch
+from tests.integration.load.server import METRICS, Watch
 from tests.integration.load.workload import Request
+from tests.integration.server.process import ServerProcess
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Load:
         return self.peak[METRICS[name]]
 
 
-async def run_load(server: Server, requests: Sequence[Request]) -> Load:
+async def run_load(server: ServerProcess, requests: Sequence[Request]) -> Load:
     """Replays the requests once."""
     before = server.metrics()
     async with connect(server.url) as client, Watch(server.url) as watch:
@@ -37,7 +38,7 @@ async def run_load(server: Server, requests: Sequence[Request]) -> Load:
     return Load(answers, before, server.metrics(), watch.highest)
 
 
-async def run_until_killed(server: Server, requests: Sequence[Request], num_answers: int) -> list[Answer]:
+async def run_until_killed(server: ServerProcess, requests: Sequence[Request], num_answers: int) -> list[Answer]:
     """Replays the requests, and kills the server the moment so many are answered; what was not has a failure."""
 
     def kill(count: int) -> None:

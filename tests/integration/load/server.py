@@ -1,21 +1,13 @@
-"""A real `exactlm serve` process: started, watched, asked for its metrics, killed."""
+"""Capacities of a server under load, and what its metrics show meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
 from types import TracebackType
 
-import httpx
-import psutil
-
 from tests.integration.load.client import connect
+from tests.integration.server.process import parse_metrics
 
-START_S = 60.0
 # What the tests look at, and its name in /metrics.
 METRICS = {
     "waiting": "exactlm_queue_length",
@@ -42,68 +34,6 @@ def capacity(
     if kv_tokens is not None:
         options += ["--kv-tokens", str(kv_tokens)]
     return options if prefix_cache else [*options, "--no-prefix-cache"]
-
-
-class Server:
-    """`exactlm serve MODEL --port ... OPTIONS` from the moment it is ready until the block ends."""
-
-    def __init__(self, model: Path, *options: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._command = [sys.executable, "-m", "exactlm", "serve", str(model), "--port", str(self.port), *options]
-
-    def __enter__(self) -> Server:
-        self._process = subprocess.Popen(self._command)
-        end = time.monotonic() + START_S
-        while not self.is_ready():
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.kill()
-                raise RuntimeError(f"{' '.join(self._command)} is not ready (status {self._process.returncode})")
-            time.sleep(0.05)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
-
-    def is_ready(self) -> bool:
-        try:
-            return httpx.get(self.url + "/ready", timeout=5, trust_env=False).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    def kill(self) -> None:
-        """SIGKILL: no chance to finish anything."""
-        self._process.kill()
-        self._process.wait()
-
-    @property
-    def resident_bytes(self) -> int:
-        return int(psutil.Process(self._process.pid).memory_info().rss)
-
-    @property
-    def model_name(self) -> str:
-        """As the server calls it."""
-        (model,) = httpx.get(self.url + "/v1/models", timeout=30, trust_env=False).json()["data"]
-        return str(model["id"])
-
-    def metrics(self) -> dict[str, float]:
-        """Every sample of /metrics without labels, by name."""
-        return parse_metrics(httpx.get(self.url + "/metrics", timeout=30, trust_env=False).text)
-
-
-def parse_metrics(text: str) -> dict[str, float]:
-    """Samples of the Prometheus text format by name (and labels, as written)."""
-    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
-    return {name: float(value) for name, value in lines}
 
 
 class Watch:

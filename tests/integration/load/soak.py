@@ -17,16 +17,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
 from tests.conftest import data_file
 from tests.integration.load.client import connect
-from tests.integration.load.departure import Departure, depart, make_departures, wait_until_idle
+from tests.integration.load.departure import Departure, depart, make_departures
 from tests.integration.load.reference import Reference, find_differences
 from tests.integration.load.replay import replay
-from tests.integration.load.server import METRICS, Server, capacity
+from tests.integration.load.server import METRICS, capacity
 from tests.integration.load.trace import FILE, read_arrivals
 from tests.integration.load.workload import SETTINGS, Request, Size, make_requests, read_texts
+from tests.integration.server.process import ServerProcess
 
 SAMPLE_S = 10.0
 NUM_REQUESTS = 60
@@ -53,14 +55,14 @@ def measure_growth(samples: Sequence[int]) -> tuple[float, float]:
     return late - early, ALLOWED_BYTES + ALLOWED_SHARE * early
 
 
-async def sample_memory(server: Server, samples: list[int], pause_s: float) -> None:
+async def sample_memory(server: ServerProcess, samples: list[int], pause_s: float) -> None:
     while True:
-        samples.append(server.resident_bytes)
+        samples.append(int(psutil.Process(server.process.pid).memory_info().rss))
         await asyncio.sleep(pause_s)
 
 
 async def soak(
-    server: Server, requests: Sequence[Request], reference: Reference, minutes: float, console: Console
+    server: ServerProcess, requests: Sequence[Request], reference: Reference, minutes: float, console: Console
 ) -> tuple[list[int], list[str]]:
     """Memory samples and differences of laps until the time is over."""
     end, samples, differences = time.monotonic() + minutes * 60, list[int](), list[str]()
@@ -100,9 +102,10 @@ def main() -> None:
     for request in requests:
         reference.answer(request, request.body.get("seed"))
     options = capacity(kv_tokens=512, max_batch=32, chunk_tokens=128, speculation="ngram", threads=a.threads)
-    with Server(a.model, *options) as server:
+    with ServerProcess(a.model, *options) as server:
         samples, differences = asyncio.run(soak(server, requests, reference, a.minutes, console))
-        metrics = wait_until_idle(server)
+        server.wait_until_idle()
+        metrics = server.metrics()
     growth, allowed = measure_growth(samples)
     for line in differences[:10]:
         console.print(line)

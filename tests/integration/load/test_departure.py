@@ -7,11 +7,12 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from tests.integration.load.departure import depart, make_departures, time_together, wait_until_idle
+from tests.integration.load.departure import depart, make_departures, time_together
 from tests.integration.load.load import run_load
 from tests.integration.load.reference import Reference, find_differences
-from tests.integration.load.server import Server, capacity
+from tests.integration.load.server import capacity
 from tests.integration.load.workload import COMPLETION, Request
+from tests.integration.server.process import ServerProcess
 
 NUM_DEPARTURES = 200
 GONE = 499  # the status of who left, in the log
@@ -48,14 +49,14 @@ def test_two_hundred_departures_leave_nothing_behind(
         0, 0, COMPLETION, {"prompt": "and so", "max_tokens": 40, "temperature": 1.0, "seed": 9, "logprobs": 0}
     )
     options = capacity(kv_tokens=1024, max_batch=6, chunk_tokens=16)
-    with Server(tiny_model, *options, "--request-log", str(log)) as server:
+    with ServerProcess(tiny_model, *options, "--request-log", str(log)) as server:
         longest_s = asyncio.run(time_together(server, leaving[:16]))
         departures = make_departures(leaving, NUM_DEPARTURES, longest_s)
         num_left, answers = asyncio.run(depart(server, departures, bystander, num_at_once=16))
-        wait_until_idle(server)
-        assert server.is_ready()
+        server.wait_until_idle()
+        assert server.get("/ready").status == 200
         after = asyncio.run(run_load(server, leaving[:14])).answers
-        wait_until_idle(server)
+        server.wait_until_idle()
     assert num_left > NUM_DEPARTURES // 4  # how many leave before their end depends on the machine's other work
     assert len(answers) > 3
     assert find_differences([bystander] * len(answers), answers, tiny_reference) == []

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import data_file, model_directory
-from tests.integration.load.departure import depart, make_departures, time_together, wait_until_idle
+from tests.integration.load.departure import depart, make_departures, time_together
 from tests.integration.load.load import run_load, run_until_killed
 from tests.integration.load.reference import Reference, find_differences
-from tests.integration.load.server import Server, capacity
+from tests.integration.load.server import capacity
 from tests.integration.load.trace import FILE, read_arrivals
 from tests.integration.load.workload import SETTINGS, Request, Size, make_requests, read_texts
+from tests.integration.server.process import ServerProcess
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -50,9 +51,9 @@ def test_answers_under_load_are_those_of_each_request_alone(
     model: Path, reference: Reference, requests: Sequence[Request], prefix_cache: bool, speculation: str
 ) -> None:
     options = capacity(kv_tokens=512, max_batch=16, chunk_tokens=96, prefix_cache=prefix_cache, speculation=speculation)
-    with Server(model, *options) as server:
+    with ServerProcess(model, *options) as server:
         load = asyncio.run(run_load(server, requests))
-        wait_until_idle(server)
+        server.wait_until_idle()
     assert load.count("preemptions") > 0
     assert (load.count("cached") > 0) == prefix_cache
     assert (load.count("accepted") > 0) == (speculation == "ngram")
@@ -61,7 +62,7 @@ def test_answers_under_load_are_those_of_each_request_alone(
 
 def test_a_crowd_of_more_than_64_changes_nothing(model: Path, reference: Reference) -> None:
     crowd = requests_of(reference, CROWD)
-    with Server(model, *capacity(kv_tokens=4096, max_batch=96, chunk_tokens=512)) as server:
+    with ServerProcess(model, *capacity(kv_tokens=4096, max_batch=96, chunk_tokens=512)) as server:
         load = asyncio.run(run_load(server, crowd))
     assert load.highest("running") >= 64
     assert find_differences(crowd, load.answers, reference) == []
@@ -71,11 +72,11 @@ def test_a_server_killed_under_load_answers_the_same_after_its_restart(
     model: Path, reference: Reference, requests: Sequence[Request]
 ) -> None:
     options = capacity(kv_tokens=640, max_batch=16)
-    with Server(model, *options) as server:
+    with ServerProcess(model, *options) as server:
         before = asyncio.run(run_until_killed(server, requests, num_answers=30))
     whole = [i for i, answer in enumerate(before) if answer.failure is None]
     assert 30 <= len(whole) < NUM_REQUESTS
-    with Server(model, *options) as server:
+    with ServerProcess(model, *options) as server:
         after = asyncio.run(run_load(server, requests)).answers
     assert find_differences([requests[i] for i in whole], [before[i] for i in whole], reference) == []
     assert find_differences(requests, after, reference) == []
@@ -86,11 +87,11 @@ def test_two_hundred_departures_leave_nothing_behind(
 ) -> None:
     long = [r for r in requests if r.body["max_tokens"] >= 16 and r.body.get("temperature")][:24]
     bystander = replace(requests[0], body={**requests[0].body, **SETTINGS[2], "max_tokens": 24})
-    with Server(model, *capacity(kv_tokens=1024, max_batch=12, chunk_tokens=64)) as server:
+    with ServerProcess(model, *capacity(kv_tokens=1024, max_batch=12, chunk_tokens=64)) as server:
         longest_s = asyncio.run(time_together(server, long[:20]))
         departures = make_departures(long, NUM_DEPARTURES, longest_s)
         num_left, answers = asyncio.run(depart(server, departures, bystander, num_at_once=20))
-        wait_until_idle(server)
+        server.wait_until_idle()
         after = asyncio.run(run_load(server, requests[:20])).answers
     assert num_left > NUM_DEPARTURES // 2
     assert len(answers) > 3

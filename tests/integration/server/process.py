@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 WAIT_S = 60.0
+ADDRESS = re.compile(r" on http://([\d.]+):(\d+) ")
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 # The NumPy definition takes 4 to 20 ms a step: on it, answers last although the model is tiny.
 SLOW = ("--isa", "reference", "--warmup", "0")
@@ -67,13 +68,16 @@ class ServerProcess:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.output += line
-            self._is_ready.set()
+            if ADDRESS.search(line):
+                self._is_ready.set()
+        self._is_ready.set()  # it has ended: there is nothing to wait for
 
     def __enter__(self) -> ServerProcess:
         assert self._is_ready.wait(WAIT_S)
-        found = re.search(r" on http://([\d.]+):(\d+) ", self.output)
+        found = ADDRESS.search(self.output)
         assert found, self.output
         self.host, self.port = found[1], int(found[2])
+        self.url = f"http://{self.host}:{self.port}"
         return self
 
     def __exit__(
@@ -130,12 +134,18 @@ class ServerProcess:
                 parts.append(part)
             return b"".join(parts)
 
+    def kill(self) -> None:
+        """SIGKILL: no chance to finish anything."""
+        self.process.kill()
+        self.wait()
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of /metrics, by name (and labels, as written)."""
+        return parse_metrics(self.get("/metrics").data.decode())
+
     def metric(self, name: str) -> float:
         """A sample without labels."""
-        for line in self.get("/metrics").data.decode().splitlines():
-            if line.startswith(name + " "):
-                return float(line.split(" ")[1])
-        raise KeyError(name)
+        return self.metrics()[name]
 
     def wait_for_metric(self, name: str, value: float) -> None:
         """Until a sample is at least so high."""
@@ -147,8 +157,13 @@ class ServerProcess:
 
     def wait_until_idle(self) -> None:
         """Until no request is under way and no page is used."""
-        names = ("open_requests", "running_sequences", "kv_pages_used")
-        wait_for(lambda: not any(self.metric("exactlm_" + name) for name in names))
+        names = ("exactlm_open_requests", "exactlm_queue_length", "exactlm_running_sequences", "exactlm_kv_pages_used")
+
+        def is_idle() -> bool:
+            metrics = self.metrics()
+            return not any(metrics[name] for name in names)
+
+        wait_for(is_idle)
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
@@ -157,6 +172,12 @@ def wait_for(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Samples of the Prometheus text format by name (and labels, as written)."""
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
 
 
 def read_reply(connection: http.client.HTTPConnection) -> Reply:
