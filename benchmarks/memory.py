@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from comparison import PAIRS, spread
 from process import Worker
 from rich.console import Console
 from rich.table import Table
-from speed import PAIRS, spread
 
 ROOT = Path(__file__).parent.parent
 PREFILL, DECODE, FIRST = 512, 32, 8  # tokens

@@ -19,10 +19,10 @@ from typing import Any
 
 import httpx
 import psutil
+from comparison import PAUSE_S, spread
 from process import Worker
 from rich.console import Console
 from rich.table import Table
-from speed import PAUSE_S, spread
 from worker import STREAM_CONTEXT, STREAM_LENGTHS, make_prompts
 
 ROOT = Path(__file__).parent.parent

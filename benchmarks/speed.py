@@ -8,47 +8,32 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comparison import FACTS, PAIRS, PAUSE_S, Timed, describe_machine
 from process import Worker
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 ROOT = Path(__file__).parent.parent
-PAIRS = {"int8": "Q8_0", "fp16": "F16"}
 TASKS = {"decode": 128, "prefill": 512}  # tokens
-FACTS = ("engine", "system")
-PAUSE_S = 0.05  # lets the threads of the engine that has just run go to sleep
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One task, precision and thread count: seconds of every round, engine by engine."""
+class Comparison(Timed):
+    """One task, precision and thread count."""
 
     task: str
     precision: str
     threads: int
-    ours_s: list[float]
-    peer_s: list[float]
-
-    @property
-    def ratios(self) -> list[float]:
-        """Their time over ours, round by round: above 1 we are faster."""
-        return [peer / ours for ours, peer in zip(self.ours_s, self.peer_s, strict=True)]
-
-    @property
-    def best_ratio(self) -> float:
-        """Their best time over our best: what is left when other programs do not disturb either."""
-        return min(self.peer_s) / min(self.ours_s)
 
 
 def main() -> None:
@@ -65,13 +50,11 @@ def main() -> None:
             for threads in a.threads:
                 comparisons += compare(a, precision, threads, facts, lambda: progress.advance(bar))
     console.print(make_table(comparisons))
-    machine = {"processors": os.cpu_count(), "load_before": load, "load_after": os.getloadavg()[0]}
+    machine = describe_machine(load)
     for name, value in {**facts, "machine": machine}.items():
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
     if a.json:
-        result = [
-            {**asdict(c), "ratios": c.ratios, "best_ratio": c.best_ratio if c.peer_s else None} for c in comparisons
-        ]
+        result = [c.values() for c in comparisons]
         a.json.write_text(json.dumps({"facts": facts, "machine": machine, "results": result}, indent=1) + "\n")
 
 
@@ -108,7 +91,8 @@ def compare(
             advance()
     # The first round warms caches and clocks.
     return [
-        Comparison(task, precision, threads, seconds[task, "ours"][1:], seconds[task, "peer"][1:]) for task in TASKS
+        Comparison(count, seconds[task, "ours"][1:], seconds[task, "peer"][1:], task, precision, threads)
+        for task, count in TASKS.items()
     ]
 
 
@@ -118,18 +102,9 @@ def make_table(comparisons: list[Comparison]) -> Table:
     for heading in ("task", "pair", "threads", "exactlm", "llama.cpp", "ratio", "best/best"):
         table.add_column(heading, justify="left" if heading in ("task", "pair") else "right")
     for c in comparisons:
-        count = TASKS[c.task]
-        cells = [spread([count / s for s in times], ".0f") if times else "-" for times in (c.ours_s, c.peer_s)]
-        ratio = spread(c.ratios, ".2f") if c.peer_s else "-"
         pair = f"{c.precision} / {PAIRS[c.precision]}"
-        best = f"{c.best_ratio:.2f}" if c.peer_s else "-"
-        table.add_row(f"{c.task} {count}", pair, str(c.threads), *cells, ratio, best)
+        table.add_row(f"{c.task} {c.num_tokens}", pair, str(c.threads), *c.cells())
     return table
-
-
-def spread(values: list[float], form: str) -> str:
-    """Median (min-max)."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
 
 
 if __name__ == "__main__":

@@ -11,41 +11,34 @@ import os
 import sys
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comparison import FACTS, PAIRS, PAUSE_S, Timed, describe_machine
 from process import Worker
 from rich.console import Console
 from rich.table import Table
-from speed import FACTS, PAIRS, PAUSE_S, spread
 
 ROOT = Path(__file__).parent.parent
 TASKS = {"decode": "decode_streams", "answer": "answer_streams"}
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One task: seconds of every round, engine by engine."""
+class Comparison(Timed):
+    """One task; the tokens are of all streams together."""
 
     task: str
     num_streams: int
-    num_tokens: int  # of all streams together
     threads: int
-    ours_s: list[float]
-    peer_s: list[float]
-
-    @property
-    def ratios(self) -> list[float]:
-        """Their time over ours, round by round: above 1 we are faster."""
-        return [peer / ours for ours, peer in zip(self.ours_s, self.peer_s, strict=True)]
 
 
 def main() -> None:
     a = parse_arguments()
     if not a.no_peer and a.peer_python is None:
         sys.exit("--peer-python is needed: an interpreter with llama-cpp-python (or --no-peer)")
-    load, facts = os.getloadavg()[0], {}
+    load = os.getloadavg()[0]
+    facts: dict[str, Any] = {}
     comparisons: list[Comparison] = []
     for threads in a.threads:
         for num_streams in a.streams:
@@ -58,13 +51,9 @@ def main() -> None:
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
 
 
-def describe_machine(load_before: float) -> dict[str, Any]:
-    return {"processors": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0]}
-
-
 def write_json(path: Path, facts: dict[str, Any], load: float, comparisons: list[Comparison]) -> None:
     """All seconds so far: a long run that is ended keeps what it has."""
-    results = [{**asdict(c), "ratios": c.ratios} for c in comparisons]
+    results = [c.values() for c in comparisons]
     path.write_text(
         json.dumps({"facts": facts, "machine": describe_machine(load), "results": results}, indent=1) + "\n"
     )
@@ -107,10 +96,9 @@ def compare(a: argparse.Namespace, threads: int, num_streams: int, facts: dict[s
                 seconds[task, name].append(workers[name].ask(method, num_streams, a.tokens))
     for worker in workers.values():
         worker.__exit__(None, None, None)
+    count = num_streams * a.tokens
     return [
-        Comparison(
-            task, num_streams, num_streams * a.tokens, threads, seconds[task, "ours"][1:], seconds[task, "peer"][1:]
-        )
+        Comparison(count, seconds[task, "ours"][1:], seconds[task, "peer"][1:], task, num_streams, threads)
         for task in TASKS
     ]
 
@@ -122,11 +110,7 @@ def make_table(precision: str, comparisons: list[Comparison]) -> Table:
     for heading in ("task", "streams", "threads", "exactlm", "llama.cpp", "ratio", "best/best"):
         table.add_column(heading, justify="left" if heading == "task" else "right")
     for c in comparisons:
-        cells = [spread([c.num_tokens / s for s in times], ".0f") if times else "-" for times in (c.ours_s, c.peer_s)]
-        ratio, best = "-", "-"
-        if c.peer_s:
-            ratio, best = spread(c.ratios, ".2f"), f"{min(c.peer_s) / min(c.ours_s):.2f}"
-        table.add_row(c.task, str(c.num_streams), str(c.threads), *cells, ratio, best)
+        table.add_row(c.task, str(c.num_streams), str(c.threads), *c.cells())
     return table
 
 
