@@ -87,7 +87,8 @@ class Ledger:
 
     def find(self, receipt_digest: str) -> list[Entry]:
         """The entries that hold the receipt of this digest; redacted ones are not found."""
-        return [self.get(seq) for seq in self._store.find(receipt_digest)]
+        found = map(self.get, self._store.find(receipt_digest))  # by an index, which the chain does not cover
+        return [entry for entry in found if (entry.receipt or {}).get("digest") == receipt_digest]
 
     def head(self) -> tuple[int, str]:
         """Number and hash of the last entry, 0 and zeros if there is none: worth noting elsewhere."""

@@ -140,7 +140,10 @@ def tell_time(moment: datetime) -> str:
     """A time as entries hold it: as text it sorts as it does in time. LedgerError if it has no time zone."""
     if moment.tzinfo is None:
         raise LedgerError(f"{moment}: a time needs its time zone")
-    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    try:
+        return moment.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    except OverflowError:
+        raise LedgerError(f"{moment}: in UTC this is not within the years 1 to 9999") from None
 
 
 def read_entry(value: object, where: str) -> Entry:

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from exactlm.errors import LedgerError
+from exactlm.errors import LedgerError, ReceiptError
 from exactlm.proof.ledger_entry import ORIGIN, Entry, Sealed, link, note_redaction, tell_time
 from exactlm.proof.ledger_schema import TABLE, forget_erased, lock_for_writing, name_of, open_database, tell
 from exactlm.receipt import canonical
@@ -124,7 +124,7 @@ class Store:
     def _telling(self) -> Iterator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, OverflowError, UnicodeEncodeError) as error:  # what SQLite cannot be asked, too
             raise LedgerError(f"{self.name}: {tell(error)}") from error
 
 
@@ -137,8 +137,9 @@ def _read_head(connection: Connection) -> tuple[int, str]:
 def _read_row(row: Any) -> Entry:
     try:
         content = json.loads(row.content)
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):  # no writer of ours did that: its hash will show it
+        is_ours = isinstance(content, dict) and canonical(content).decode() == row.content
+    except (ValueError, TypeError, RecursionError, ReceiptError):
+        is_ours = False
+    if not is_ours:  # 1E-7 for 1e-7, say, or a member twice: no writer of ours did that, and its hash will show it
         content = {"kind": "unreadable"}
     return Entry(row.seq, row.appended, row.previous, row.hash, content, row.salt, row.receipt)

@@ -322,6 +322,13 @@ def test_an_altered_bit_is_named(path: Path, column: str) -> None:
         ("DELETE FROM exactlm_ledger WHERE seq = 13", 3, "no entry says that it was redacted"),
         ("UPDATE exactlm_ledger SET salt='00', receipt='{}' WHERE seq = 13", 13, "and has a receipt"),
         ("UPDATE exactlm_ledger SET receipt=x'00ff' WHERE seq = 6", 6, "does not fit the seal"),
+        (
+            "UPDATE exactlm_ledger SET content=replace(content, '\":0.5', '\":5E-1') WHERE seq = 6",
+            6,
+            "it was altered",
+        ),
+        ("UPDATE exactlm_ledger SET content=' ' || content WHERE seq = 6", 6, "it was altered"),
+        ('UPDATE exactlm_ledger SET content=\'{"kind":"x",\' || substr(content, 2) WHERE seq = 6', 6, "it was altered"),
         ("UPDATE exactlm_ledger SET content='[' WHERE seq = 6", 6, "it was altered"),
         ("UPDATE exactlm_ledger SET content='[]' WHERE seq = 6", 6, "it was altered"),
         ('UPDATE exactlm_ledger SET content=\'{"kind":"redaction"}\' WHERE seq = 6', 6, "it was altered"),
@@ -547,6 +554,25 @@ def test_what_cannot_be_opened(
 )
 def test_a_place_has_one_name_and_no_password(place: str, name: str) -> None:
     assert name_of(read_url(place)) == name
+
+
+def test_what_the_database_cannot_be_asked_is_an_error(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        for ask in (lambda: list(ledger.entries(2**63)), lambda: ledger.get(-(2**64)), lambda: ledger.find("\udcff")):
+            with pytest.raises(LedgerError, match=path.name):
+                ask()
+        for text in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"):
+            with pytest.raises(LedgerError, match="years 1 to 9999"):
+                ledger.redact(before=datetime.fromisoformat(text))
+        assert ledger.verify().num_entries == 13
+
+
+def test_an_index_that_was_altered_finds_nothing_else(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        first, second = (str((ledger.get(seq).receipt or {})["digest"]) for seq in (6, 7))
+        alter(path, "UPDATE exactlm_ledger SET receipt_digest = ? WHERE seq = 7", first)
+        assert [entry.seq for entry in ledger.find(first)] == [6]
+        assert ledger.find(second) == []
 
 
 def test_what_is_no_ledger(tmp_path: Path) -> None:
