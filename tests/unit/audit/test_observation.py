@@ -66,5 +66,6 @@ def test_other_files_are_refused_and_kept(tmp_path: Path, text: str) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "no").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         Journal(tmp_path / "no" / "a.jsonl", HEADER)
