@@ -102,7 +102,7 @@ def open_database(url: URL, can_create: bool) -> Engine:
             raise
     except ImportError:
         raise ConfigError('PostgreSQL needs the package psycopg: pip install "exactlm[postgres]"') from None
-    except (SQLAlchemyError, NoSuchModuleError, sqlite3.Error) as error:
+    except (SQLAlchemyError, NoSuchModuleError, sqlite3.Error, UnicodeError) as error:
         raise LedgerError(f"{name_of(url)}: cannot be opened as a ledger: {tell(error)}") from None
     return engine
 
@@ -199,7 +199,7 @@ def forget_erased(engine: Engine) -> bool:
     """
     try:
         return _vacuum(engine) if engine.dialect.name == "postgresql" else _empty_log(engine)
-    except (SQLAlchemyError, sqlite3.Error):
+    except (SQLAlchemyError, sqlite3.Error, UnicodeError):
         return False
 
 

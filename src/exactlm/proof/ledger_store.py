@@ -124,7 +124,7 @@ class Store:
     def _telling(self) -> Iterator[None]:
         try:
             yield
-        except (SQLAlchemyError, OverflowError, UnicodeEncodeError) as error:  # what SQLite cannot be asked, too
+        except (SQLAlchemyError, OverflowError, UnicodeError) as error:  # what SQLite cannot be asked or say
             raise LedgerError(f"{self.name}: {tell(error)}") from error
 
 

@@ -587,6 +587,18 @@ def test_what_is_no_ledger(tmp_path: Path) -> None:
         Ledger.open(tmp_path / "other.db", can_create=False)
 
 
+def test_a_damaged_schema_is_an_error(path: Path) -> None:
+    """SQLite quotes it in its message, which then is no UTF-8."""
+    with Ledger.open(path):
+        pass
+    content = path.read_bytes()
+    at = content.index(b"ix_exactlm_ledger_receipt_digest")
+    path.write_bytes(content[: at + 5] + b"\xbe" + content[at + 6 :])
+    for can_create in (False, True):
+        with pytest.raises(LedgerError, match="cannot be opened as a ledger"):
+            Ledger.open(path, can_create=can_create)
+
+
 def test_a_full_or_broken_database_acknowledges_nothing(path: Path) -> None:
     with Ledger.open(path) as ledger:
         alter(path, "UPDATE exactlm_ledger SET hash = 'x' || hash WHERE seq = 13")
