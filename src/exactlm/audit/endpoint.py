@@ -36,6 +36,8 @@ class EndpointTarget:
     def __init__(
         self, url: str, model: str | None = None, key: str | None = None, is_chat: bool = False, timeout: float = 120.0
     ) -> None:
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise ConfigError("EXACTLM_API_KEY: no header can carry it; a key must be printable ASCII")
         base = url.rstrip("/")
         self.url = base if base.endswith("/v1") else f"{base}/v1"
         self.is_chat = is_chat

@@ -64,6 +64,12 @@ def test_no_url(url: str, model: str | None) -> None:
         EndpointTarget(url, model)
 
 
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "a\nb"])
+def test_no_key_for_a_header(key: str) -> None:
+    with pytest.raises(ConfigError, match="EXACTLM_API_KEY"):
+        EndpointTarget("http://127.0.0.1:9", key=key)
+
+
 def test_a_server_that_fails_from_the_first() -> None:
     with serve(Behaviour(fails_every=1)) as url, pytest.raises(ConfigError, match=r"status 500.*out of luck"):
         EndpointTarget(url)
