@@ -170,6 +170,10 @@ def test_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (("nowhere", "--concurrency", "0"), "--concurrency 0"),
         (("nowhere", "--limit", "0"), "--limit 0"),
         (("nowhere", "--temperature", "0"), "--temperature"),
+        (("nowhere", "--seed", "-1"), "--seed -1"),
+        (("nowhere", "--seed", str(2**64 - 1)), "--seed 18446744073709551615"),
+        (("http://127.0.0.1:9", "--timeout", "-1"), "--timeout -1"),
+        (("http://127.0.0.1:9", "--timeout", "nan"), "--timeout nan"),
         (("nowhere", "--score-regex", "("), "--score-regex ("),
     ],
 )

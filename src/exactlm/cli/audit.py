@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -178,6 +179,10 @@ def _read_workload(options: argparse.Namespace) -> Workload:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: use 1 or more")
     if not 0 < options.temperature <= 100:
         raise ConfigError(f"--temperature {options.temperature}: is of the drawn answers; use above 0 and up to 100")
+    if not 0 <= options.seed < (1 << 64) - 1:  # the next one is asked for, too
+        raise ConfigError(f"--seed {options.seed}: use a number from 0 to 2^64 - 2")
+    if not 0 < options.timeout < math.inf:
+        raise ConfigError(f"--timeout {options.timeout:g}: use a number of seconds above 0")
     prompts: list[AuditPrompt] = load_prompts(options.prompts, options.data, options.limit)
     counts = _read_counts(options.concurrency)
     return Workload(prompts, options.max_tokens, options.repeats, counts, options.temperature, options.seed)
