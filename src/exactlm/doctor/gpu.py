@@ -69,7 +69,10 @@ def examine_torch() -> list[Finding]:
     """torch's flags, if it is installed."""
     if importlib.util.find_spec("torch") is None:
         return [Finding("torch", "torch", "not installed", FLOAT, _FLAGS, OK, _NO_TORCH)]
-    import torch  # type: ignore[import-not-found,unused-ignore]
+    try:
+        import torch  # type: ignore[import-not-found,unused-ignore]
+    except (ImportError, OSError) as error:  # a library that it needs is missing, say
+        return [Finding("torch", "torch", f"cannot be imported: {error}", FLOAT, _FLAGS, NOTE, _NO_TORCH)]
 
     given: Any = torch
     backends = given.backends

@@ -11,7 +11,7 @@ import pytest
 
 from exactlm.doctor.environment import VARIABLES, examine_environment, list_loaded, make_exports
 from exactlm.doctor.finding import FAIL, FLOAT, NOTE, OK, OURS, Finding
-from exactlm.doctor.gpu import examine_gpu, read_gpu
+from exactlm.doctor.gpu import examine_gpu, examine_torch, read_gpu
 from exactlm.doctor.machine import examine_machine, read_cpu_quota, read_memory, read_memory_limit
 from exactlm.kernels.select import available_isas
 
@@ -122,6 +122,15 @@ def test_drivers(line: str, state: str) -> None:
     assert (driver.state, driver.needed_by) == (state, FLOAT)
     assert driver.why_not
     assert "MHz" in clocks.value
+
+
+def test_a_torch_that_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    (finding,) = examine_torch()
+    assert (finding.state, finding.needed_by) == (NOTE, FLOAT)
+    assert "libcudart.so.12" in finding.value
 
 
 def test_a_driver_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
