@@ -11,7 +11,7 @@ from typing import Any
 
 from exactlm.audit import plot
 from exactlm.audit.analysis import Analysis, Finding
-from exactlm.audit.comparison import compare
+from exactlm.audit.comparison import common_length, compare
 from exactlm.audit.prompt import AuditPrompt
 from exactlm.audit.statistic import Mean, Share
 from exactlm.audit.target import Unvaried
@@ -131,7 +131,7 @@ def list_examples(report: Report) -> list[dict[str, str]]:
             if changed is None or base is None or one.prompt in told or len(examples) == MAX_EXAMPLES:
                 continue
             told.add(one.prompt)
-            cut = _parting(base.text, changed.text)
+            cut = common_length(base.text, changed.text)
             where = compare(base, changed)
             examples.append(
                 {
@@ -144,10 +144,6 @@ def list_examples(report: Report) -> list[dict[str, str]]:
                 }
             )
     return examples
-
-
-def _parting(a: str, b: str) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _draw(report: Report) -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from exactlm.bench.catalogue import TASKS
+from exactlm.bench.condition import CONDITIONS
 from exactlm.bench.data import DataSource
 from exactlm.bench.question import Answer, Choice, Completion
 from exactlm.bench.sandbox import Sandbox
@@ -21,6 +23,7 @@ from exactlm.bench.task.essays import Essays
 from exactlm.bench.task.gsm8k_steps import RESULT, Gsm8kSteps, choose_step
 from exactlm.bench.task.humaneval import HumanEval
 from exactlm.bench.task.mbpp import Mbpp
+from exactlm.cli import bench
 from exactlm.errors import ConfigError
 
 
@@ -177,6 +180,12 @@ def test_code(tmp_path: Path, answer: str, label: str) -> None:
         verdict = task.judge(item, said(text))
         assert verdict.label == label
         assert verdict.marks == {"passes": label == "passes", "compiles": label != "fails"}
+
+
+def test_the_command_names_every_task_and_condition() -> None:
+    """It has the names in places of its own, so that --help needs none of the modules."""
+    assert tuple(TASKS) == bench.NAMES
+    assert ", ".join(CONDITIONS) in " ".join(bench.EPILOG.split())
 
 
 def test_templates_leave_no_field_open(tmp_path: Path) -> None:

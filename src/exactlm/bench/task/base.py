@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,3 +49,13 @@ def most_likely(answer: Answer) -> int:
     """Index of the best-scored option, the first of equals."""
     assert answer.scores is not None
     return answer.scores.index(max(answer.scores))
+
+
+def judge_yes_no(item: Item, answer: Answer, options: tuple[str, str]) -> Verdict:
+    """options: " no" and " yes", in this order and any case. The label is the likelier one, the value the probability of
+    yes, of the two."""
+    assert answer.scores is not None
+    label = options[most_likely(answer)].strip().lower()
+    no, yes = answer.scores
+    value = 1 / (1 + math.exp(min(no - yes, 700.0)))  # exp of more would overflow
+    return Verdict(label, value, {"accuracy": label == item.reference, "says yes": label == "yes"})

@@ -4,11 +4,9 @@ Zero-shot: on the 32 training rows a 135M model shown examples said no to everyt
 
 from __future__ import annotations
 
-import math
-
 from exactlm.bench.data import DataSource, Row
 from exactlm.bench.question import Answer, Choice
-from exactlm.bench.task.base import Item, Task, Verdict, most_likely
+from exactlm.bench.task.base import Item, Task, Verdict, judge_yes_no
 
 OPTIONS = (" No", " Yes")
 
@@ -31,8 +29,4 @@ class BoolQ(Task):
         return Item(str(row.get("idx", index)), Choice(prompt, OPTIONS), "yes" if row["label"] else "no")
 
     def judge(self, item: Item, answer: Answer) -> Verdict:
-        assert answer.scores is not None
-        label = OPTIONS[most_likely(answer)].strip().lower()
-        no, yes = answer.scores
-        value = 1 / (1 + math.exp(min(no - yes, 700.0)))
-        return Verdict(label, value, {"accuracy": label == item.reference, "says yes": label == "yes"})
+        return judge_yes_no(item, answer, OPTIONS)

@@ -7,14 +7,13 @@ SHA-256 of the question decides whether, and what is added to the number.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exactlm.bench.data import DataSource
 from exactlm.bench.question import Answer, Choice
-from exactlm.bench.task.base import Item, Task, Verdict, most_likely
+from exactlm.bench.task.base import Item, Task, Verdict, judge_yes_no
 
 OPTIONS = (" no", " yes")
 NOTE = re.compile(r"<<[^<>]*>>")  # the calculator's notes in the data, as <<3*4=12>>, each followed by its result
@@ -57,11 +56,7 @@ class Gsm8kSteps(Task):
                 yield Item(str(index), Choice(prompt, OPTIONS), "yes" if step.is_right else "no")
 
     def judge(self, item: Item, answer: Answer) -> Verdict:
-        assert answer.scores is not None
-        label = OPTIONS[most_likely(answer)].strip()
-        no, yes = answer.scores
-        value = 1 / (1 + math.exp(min(no - yes, 700.0)))
-        return Verdict(label, value, {"accuracy": label == item.reference, "says yes": label == "yes"})
+        return judge_yes_no(item, answer, OPTIONS)
 
 
 def choose_step(question: str, solution: str) -> Step | None:
