@@ -52,8 +52,8 @@ def most_likely(answer: Answer) -> int:
 
 
 def judge_yes_no(item: Item, answer: Answer, options: tuple[str, str]) -> Verdict:
-    """options: " no" and " yes", in this order and any case. The label is the likelier one, the value the probability of
-    yes, of the two."""
+    """options: " no" and " yes", in this order and any case. The label is the likelier one; the value is how probable
+    yes is, of the two."""
     assert answer.scores is not None
     label = options[most_likely(answer)].strip().lower()
     no, yes = answer.scores
