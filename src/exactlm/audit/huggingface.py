@@ -52,9 +52,7 @@ class HuggingFaceTarget:
         self._model = self._load(dtype or "auto")
         self.dtype = str(self._model.dtype).removeprefix("torch.")
         self._loaded = self.dtype
-        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(directory, padding_side="left")
-        if self._tokenizer.pad_token_id is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
+        self._tokenizer = self._load_tokenizer()
         self._cache_name = _find_cache_name(self._model)
         self._attention = self._model.config._attn_implementation
         self._setup: dict[str, Any] = {}
@@ -114,6 +112,17 @@ class HuggingFaceTarget:
         except (OSError, ValueError) as error:
             raise ConfigError(f"hf:{self._directory}: cannot be loaded: {error}") from None
         return model.eval()
+
+    def _load_tokenizer(self) -> Any:
+        try:
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(self._directory, padding_side="left")
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"hf:{self._directory}: its tokenizer cannot be loaded: {error}") from None
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        if self._is_chat and tokenizer.chat_template is None:
+            raise ConfigError(f"hf:{self._directory}: has no chat template: leave --chat out")
+        return tokenizer
 
     def _own_conditions(self, load: Workload) -> list[Condition]:
         each, once = load.each(1), alone(load.each(1))
