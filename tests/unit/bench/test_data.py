@@ -38,11 +38,13 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes | None, words: str) 
     assert str(path) in str(caught.value)
 
 
-def test_cut_compressed_file_is_named(tmp_path: Path) -> None:
+def test_compressed_files_that_are_cut_or_broken_are_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"a": 1}\n')[:-4])
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_rows(path)
+    whole = gzip.compress(b'{"a": 1}\n')
+    for content in (whole[:-4], whole[:10] + b"\xff" * 20, b"plain"):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"rows\.jsonl\.gz: cannot be read"):
+            read_rows(path)
 
 
 def test_folder_comes_from_the_option_then_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
