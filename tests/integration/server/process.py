@@ -73,9 +73,10 @@ class ServerProcess:
         self._is_ready.set()  # it has ended: there is nothing to wait for
 
     def __enter__(self) -> ServerProcess:
-        assert self._is_ready.wait(WAIT_S)
-        found = ADDRESS.search(self.output)
-        assert found, self.output
+        found = ADDRESS.search(self.output) if self._is_ready.wait(WAIT_S) else None
+        if found is None:
+            self.process.kill()
+            raise AssertionError(f"the server is not ready: {self.output}")
         self.host, self.port = found[1], int(found[2])
         self.url = f"http://{self.host}:{self.port}"
         return self
