@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from exactlm.audit.observation import Observation
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -45,14 +47,19 @@ def common_length(a: Sequence[object], b: Sequence[object]) -> int:
 
 def compare_logits(base: NDArray[np.float32], other: NDArray[np.float32], common: int) -> tuple[float, float]:
     """Largest absolute difference and smallest cosine of logits [T, V], over the steps computed from equal tokens:
-    those up to the first differing token, its own step included. NaN in both is equal."""
+    those up to the first differing token, its own step included. NaN or infinity in both is equal; in one of them it
+    counts as the largest difference of all, and a cosine of 0."""
     steps = min(common + 1, len(base), len(other))
     a, b = base[:steps].astype(np.float64), other[:steps].astype(np.float64)
     if np.array_equal(a, b, equal_nan=True):
         return 0.0, 1.0
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    cosine = (a * b).sum(axis=1) / np.where(norms == 0, 1, norms)
-    return float(np.abs(a - b).max()), float(min(1.0, cosine.min()))
+    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+    a[is_same & ~np.isfinite(a)] = b[is_same & ~np.isfinite(b)] = 0
+    with np.errstate(invalid="ignore"):
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        cosine = np.nan_to_num((a * b).sum(axis=1) / np.where(norms == 0, 1, norms), nan=0.0)
+        difference = np.nan_to_num(np.abs(a - b), nan=LARGEST, posinf=LARGEST)
+    return float(difference.max()), float(min(1.0, cosine.min()))
 
 
 def _is_number(base: Observation, other: Observation, common: int) -> bool | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from exactlm.audit.body import Body
 from exactlm.audit.condition import Condition, Shot, Wave, Workload, common_conditions, request_conditions
 from exactlm.audit.condition import seed_conditions as drawn_conditions
 from exactlm.audit.response import read_stream, read_whole
@@ -44,6 +45,7 @@ class EndpointTarget:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         # Nothing of the environment's proxies: the engine is asked, not what stands before it.
+        self._timeout = timeout
         self._client = httpx.Client(headers=headers, timeout=timeout, limits=limits, trust_env=False)
         self._unable: dict[str, str] = {}
         self._num_cached: int | None = None
@@ -85,10 +87,10 @@ class EndpointTarget:
 
     def is_alive(self) -> bool:
         try:
-            self._client.get(f"{self.url}/models")
+            with self._client.stream("GET", f"{self.url}/models"):
+                return True
         except httpx.HTTPError:
             return False
-        return True
 
     def note(self) -> dict[str, int]:
         return {} if self._num_cached is None else {"cached prompt tokens": self._num_cached}
@@ -97,17 +99,20 @@ class EndpointTarget:
         self._client.close()
 
     def _first_model(self) -> str:
+        status: int | None = None
         try:
-            response = self._client.get(f"{self.url}/models")
+            with self._client.stream("GET", f"{self.url}/models") as response:
+                status = response.status_code
+                listed = Body(response, time.monotonic() + self._timeout).json()
+            if status == 200:
+                return str(listed["data"][0]["id"])
         except httpx.InvalidURL as error:
             raise ConfigError(f"{self.url}: is no URL ({error}): use http://HOST:PORT") from None
         except httpx.HTTPError as error:
             raise ConfigError(f"{self.url}: no answer ({error}): is the server running?") from None
-        try:
-            return str(response.raise_for_status().json()["data"][0]["id"])
-        except (httpx.HTTPError, ValueError, LookupError, TypeError):
-            message = f"{self.url}/models: status {response.status_code} and no list of models: give --model-name"
-            raise ConfigError(message) from None
+        except (ValueError, LookupError, TypeError):
+            pass
+        raise ConfigError(f"{self.url}/models: status {status} and no list of models: give --model-name")
 
     def _probe(self) -> None:
         """Finds out what the engine can do."""
@@ -132,25 +137,21 @@ class EndpointTarget:
             time.sleep(shot.delay)
         begin = time.monotonic()
         try:
-            answer = self._stream(shot) if shot.is_streamed else self._post(shot)
+            answer = self._request(shot)
         except httpx.TimeoutException as error:
             answer = Answer(error=f"timeout: {type(error).__name__}")
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             answer = Answer(error=f"{type(error).__name__}: {error}"[:300])
         answer.seconds = round(time.monotonic() - begin, 4)
         return answer
 
-    def _post(self, shot: Shot) -> Answer:
-        response = self._client.post(self._path, json=self._body(shot))
-        if response.status_code != 200:
-            return Answer(error=f"status {response.status_code}: {response.text[:200]}")
-        return read_whole(response.json())
-
-    def _stream(self, shot: Shot) -> Answer:
+    def _request(self, shot: Shot) -> Answer:
+        end = time.monotonic() + self._timeout
         with self._client.stream("POST", self._path, json=self._body(shot)) as response:
+            body = Body(response, end)
             if response.status_code != 200:
-                return Answer(error=f"status {response.status_code}: {response.read().decode(errors='replace')[:200]}")
-            return read_stream(response.iter_lines())
+                return Answer(error=f"status {response.status_code}: {body.text()[:200]}")
+            return read_stream(body.lines()) if shot.is_streamed else read_whole(body.json())
 
     @property
     def _path(self) -> str:

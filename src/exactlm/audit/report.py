@@ -172,9 +172,11 @@ def tell_share(share: Share) -> str:
 
 
 def tell_mean(mean: Mean) -> str:
-    """ "1.25 (1.00-1.50)"."""
-    if mean.mean is None or mean.low is None or mean.high is None:
+    """ "1.25 (1.00-1.50)"; a dash where there was nothing to average."""
+    if mean.mean is None:
         return "–"
+    if mean.low is None or mean.high is None:
+        return f"{mean.mean:.3g}"
     return f"{mean.mean:.3g} ({mean.low:.3g}–{mean.high:.3g})"
 
 

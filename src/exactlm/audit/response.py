@@ -6,7 +6,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from exactlm.audit.body import read_json
 from exactlm.audit.target import Answer
+
+MAX_LOGPROB = 1e300
 
 
 def read_whole(body: Any) -> Answer:
@@ -29,7 +32,7 @@ def read_stream(lines: Iterable[str]) -> Answer:
         data = line[5:].strip()
         if data == "[DONE]":
             break
-        event = json.loads(data)
+        event = read_json(data)
         if not isinstance(event, dict):
             raise ValueError(f"an event is no JSON object: {data[:200]}")
         if "error" in event:
@@ -90,4 +93,6 @@ def _take_rest(answer: Answer, body: dict[str, Any]) -> None:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """None for what is no log-probability: NaN, infinity, and what no difference could be told of."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < MAX_LOGPROB else None

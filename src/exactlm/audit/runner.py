@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from hashlib import sha256
@@ -92,7 +93,8 @@ class Runner:
             prompt,
             answer.text,
             answer.tokens,
-            answer.logprobs,
+            # NaN is no number to compare, nor one that JSON has; torch may compute it.
+            answer.logprobs and [v if v is not None and math.isfinite(v) else None for v in answer.logprobs],
             answer.digest,
             difference,
             cosine,

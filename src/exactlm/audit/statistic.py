@@ -25,7 +25,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of `total` values and its 95 % bootstrap interval; None without values."""
+    """The mean of `total` values and its 95 % bootstrap interval; None without values, and no interval of a single one:
+    drawn again it is always itself, and the interval would claim to know."""
 
     mean: float | None
     low: float | None
@@ -47,6 +48,8 @@ def mean_of(values: Sequence[float], seed: int = 0) -> Mean:
     """The percentile bootstrap with a fixed seed: the same values give the same interval."""
     if not values:
         return Mean(None, None, None, 0)
+    if len(values) == 1:
+        return Mean(float(values[0]), None, None, 1)
     sample = np.asarray(values, np.float64)
     draws = np.random.Generator(np.random.PCG64(seed)).integers(0, len(sample), (NUM_RESAMPLES, len(sample)))
     low, high = np.percentile(sample[draws].mean(axis=1), (2.5, 97.5))

@@ -56,3 +56,17 @@ def test_logits() -> None:
     difference, cosine = compare_logits(base, other, 2)
     assert difference == 11.0
     assert abs(cosine) < 1e-9
+
+
+def test_logits_that_are_no_numbers() -> None:
+    """Masked entries are -inf in both; NaN in one alone is the largest difference."""
+    base = np.array([[1.0, -np.inf, np.nan], [2.0, 0.0, 1.0]], np.float32)
+    moved, broken = base.copy(), base.copy()
+    moved[0, 0] = 1.5
+    broken[1, 1] = np.nan
+    difference, cosine = compare_logits(base, moved, 1)
+    assert difference == 0.5
+    assert 0.99 < cosine <= 1.0
+    assert compare_logits(base, broken, 1) == (np.finfo(np.float32).max, 0.0)
+    broken[1, 1] = -np.inf
+    assert compare_logits(base, broken, 1) == (np.finfo(np.float32).max, 0.0)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from exactlm.audit.statistic import deviation_of, mean_of, share_of
+from exactlm.audit.report import tell_mean, tell_share
+from exactlm.audit.statistic import Mean, deviation_of, mean_of, share_of
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,13 @@ def test_wilson_interval_is_symmetric_and_inside() -> None:
 def test_nothing_has_no_interval() -> None:
     assert share_of(0, 0).share is None
     assert mean_of([]).mean is None
+    assert tell_mean(mean_of([])) == tell_share(share_of(0, 0)) == "–"
+
+
+def test_one_value_has_no_interval() -> None:
+    assert mean_of([2.5]) == Mean(2.5, None, None, 1)
+    assert tell_mean(mean_of([2.5])) == "2.5"
+    assert tell_mean(mean_of([2.5, 2.5])) == "2.5 (2.5–2.5)"
 
 
 def test_bootstrap_repeats_and_covers() -> None:
