@@ -142,10 +142,7 @@ class Analysis:
     def _find_prompt(self, prompt: int, base: Observation, seen: list[Observation]) -> PromptFinding:
         differences = [compare(base, o) for o in seen]
         found = PromptFinding(prompt, len(seen), *_unique(seen, differences))
-        parted = [d for d in differences if d.position is not None]
-        if parted:
-            least = min(parted, key=lambda d: d.position or 0)
-            found.first, found.unit = least.position, least.unit
+        found.first, found.unit = _first((d.position, d.unit) for d in differences)
         found.spread = _spread(base, seen)
         if self._scorer is not None:
             found.num_unscored = sum(self._scorer.score(o.text) is None for o in seen)
@@ -192,6 +189,13 @@ def _unique(seen: list[Observation], differences: list[Difference]) -> tuple[int
     return len({o.text for o in seen}), changed, changed > 0, any(numbers) if numbers else None
 
 
+def _first(places: Iterable[tuple[int | None, str]]) -> tuple[int | None, str]:
+    """The first of some positions with their units. Tokens before characters: the two do not compare."""
+    known = [(unit != "token", position, unit) for position, unit in places if position is not None]
+    _, first, unit = min(known, default=(False, None, "token"))
+    return first, unit
+
+
 def _spread(base: Observation, seen: list[Observation]) -> float | None:
     """Over the positions whose tokens, up to and with them, are the base answer's."""
     if base.logprobs is None or base.tokens is None:
@@ -211,8 +215,7 @@ def _spread(base: Observation, seen: list[Observation]) -> float | None:
 
 def _gather(condition: Condition, prompts: list[PromptFinding], failures: dict[str, int]) -> Finding:
     numbers = [p.is_number for p in prompts if p.is_number is not None]
-    firsts = [(p.first, p.unit) for p in prompts if p.first is not None]
-    first, unit = min(firsts, default=(None, "token"))
+    first, unit = _first((p.first, p.unit) for p in prompts)
     spreads = [p.spread for p in prompts if p.spread is not None]
     deviations = [p.deviation for p in prompts if p.deviation is not None]
     unscored = [p.num_unscored for p in prompts if p.num_unscored is not None]

@@ -80,6 +80,17 @@ def test_scores_that_are_missing_are_no_agreement() -> None:
     assert analysis.summaries[0].deviation.total == 0
 
 
+def test_tokens_and_characters_do_not_compare() -> None:
+    """Answers that tell no tokens are compared by characters; their positions are of another kind."""
+    bare = [Observation("load", prompt, "a b X") for prompt in (0, 1)]
+    observations = [seen("base", 0, "a b c"), seen("base", 1, "a b c"), *bare, seen("load", 0, "a b c d e f g h")]
+    load = Analysis([BASE, LOAD], observations).findings[1]
+    assert [(p.first, p.unit) for p in load.prompts] == [(3, "token"), (4, "character")]
+    assert (load.first, load.unit) == (3, "token")
+    only = Analysis([BASE, LOAD], observations[:-1]).findings[1]
+    assert (only.first, only.unit) == (4, "character")
+
+
 def test_scorer() -> None:
     assert Scorer(r"\d+").score("a 12 b") == 12
     assert Scorer(r"x(\d+)?").score("x") is None
