@@ -17,6 +17,9 @@ inline __m256i load32(const void* p) { return _mm256_loadu_si256(static_cast<con
 
 inline void store32(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 
+// Weights stream from memory, and the processor's own prefetching ends at every page.
+inline void prefetch(const uint8_t* w) { _mm_prefetch(reinterpret_cast<const char*>(w + 4096), _MM_HINT_T0); }
+
 inline __m256i broadcast4(const int16_t* p) {  // four k, for every output
   int64_t v;
   __builtin_memcpy(&v, p, 8);
@@ -106,6 +109,8 @@ inline void tile_w16(const uint8_t* packed, const float* s_x, int k, const uint8
     for (int step = first; step < end; ++step, w += 128) {
       Codes codes[B];
       for (int b = 0; b < B; ++b) codes[b] = widen_w16(w + 32 * b);
+      prefetch(w);
+      prefetch(w + 64);
       for (int m = 0; m < M; ++m) {
         const int16_t* x = packed_row(packed, m, k) + plane + 4 * step;
         const __m256i xh = broadcast4(x), xl = broadcast4(x + plane);
@@ -147,6 +152,7 @@ inline void tile_w8(const uint8_t* packed, const float* s_x, int k, const uint8_
     for (int step = 0; step < kGroup / 4; ++step, w += 64) {
       Codes codes[B];
       for (int b = 0; b < B; ++b) codes[b] = widen_w8(w + 32 * b);
+      prefetch(w);
       for (int m = 0; m < M; ++m) {
         const __m256i x = broadcast4(packed_row(packed, m, k) + g * kGroup + 4 * step);
         for (int b = 0; b < B; ++b) {
