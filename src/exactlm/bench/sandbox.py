@@ -22,19 +22,28 @@ from exactlm.errors import ConfigError
 CPU_SECONDS, WALL_SECONDS = 5, 120  # on a busy machine the first must be what ends a program
 MEMORY_BYTES = 1 << 30
 MNT_DETACH = 2
+PR_SET_NO_NEW_PRIVS = 38
+CAPABILITY_VERSION = 0x20080522
+MS_REMOUNT, MS_BIND = 32, 4096
 NOBODY = 65534
 # Reads token, program and tests from standard input; writes "compiled", then the token, as far as it comes.
 RUNNER = f"""
 import os, resource, sys
 if sys.argv[1] == "isolated":  # umount(8) would need /proc
     import ctypes
-    if ctypes.CDLL(None, use_errno=True).umount2(b"/old", {MNT_DETACH}):
-        raise OSError(ctypes.get_errno(), "umount2 /old")
+    libc = ctypes.CDLL(None, use_errno=True)
+    def demand(status, what):
+        if status:
+            raise OSError(ctypes.get_errno(), what)
+    demand(libc.umount2(b"/old", {MNT_DETACH}), "umount2 /old")
     os.rmdir("/old")
     if sys.argv[2] == "root":
         os.setgroups([])
         os.setgid({NOBODY})
         os.setuid({NOBODY})
+    # Root of a namespace could mount our folders for writing; a program with the set-user-ID bit could become root.
+    demand(libc.prctl({PR_SET_NO_NEW_PRIVS}, 1, 0, 0, 0), "no_new_privs")
+    demand(libc.capset((ctypes.c_uint32 * 2)({CAPABILITY_VERSION}, 0), (ctypes.c_uint32 * 6)()), "capset")
 for limit, value in (("AS", {MEMORY_BYTES}), ("CPU", {CPU_SECONDS}), ("FSIZE", 1 << 20), ("CORE", 0), ("NOFILE", 64),
                      ("NPROC", 1)):
     resource.setrlimit(getattr(resource, "RLIMIT_" + limit), (value, value))
@@ -50,6 +59,8 @@ os.write(out, token.encode())
 # $1 is the new root, the rest are folders to show in it. Nothing of the old root stays in reach.
 SETUP = """
 set -e
+# Memory shared by System V's calls has no limit of the process. Where /proc cannot be written, it stays so.
+for limit in shmall msgmni; do (echo 0 > /proc/sys/kernel/$limit) 2>/dev/null || true; done
 root=$1; shift
 mount -t tmpfs -o size=16m,mode=755 none "$root"
 while [ "$1" != -- ]; do
@@ -67,7 +78,7 @@ exec "$@"
 NAMESPACES = ("--net", "--pid", "--ipc", "--uts", "--mount", "--fork", "--kill-child")
 # A program that tries what must not work.
 TRIAL = f"""
-import os, socket
+import ctypes, os, socket
 assert sorted(os.listdir("/")) == sorted({{names!r}}), os.listdir("/")
 assert not os.path.exists({{home!r}}), "it sees our files"
 try:
@@ -75,6 +86,9 @@ try:
     raise SystemExit("it can change our files")
 except OSError:
     pass
+libc = ctypes.CDLL(None)
+for folder in {{folders!r}}:  # remounted for writing, as root of the namespace may
+    assert libc.mount(None, folder.encode(), None, {MS_REMOUNT | MS_BIND}, None), "it can mount"
 try:
     if os.fork() == 0:
         os._exit(0)
@@ -118,7 +132,10 @@ class Sandbox:
     def _try_out(self) -> None:
         names = {Path(folder).parts[1] for folder in self._folders}
         trial = TRIAL.format(
-            names=sorted(names), home=str(Path(__file__).resolve()), library=os.path.dirname(os.__file__)
+            names=sorted(names),
+            home=str(Path(__file__).resolve()),
+            library=os.path.dirname(os.__file__),
+            folders=self._folders,
         )
         outcome = self.run(trial, "")
         if not outcome.passes:

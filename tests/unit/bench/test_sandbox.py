@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exactlm.bench.sandbox import CPU_SECONDS, Sandbox
+from exactlm.bench.sandbox import CPU_SECONDS, Sandbox, list_folders
 from exactlm.errors import ConfigError
 
 
@@ -65,6 +65,23 @@ def test_files_of_this_machine_are_neither_seen_nor_changed(sandbox: Sandbox, tm
     assert not Path(library, "planted.py").exists()
     listing = sandbox.run("import os\nassert not {'home', 'tmp', 'proc', 'old', 'work'} & set(os.listdir('/'))", "")
     assert listing.passes, listing.report
+
+
+def test_no_power_is_left(sandbox: Sandbox) -> None:
+    """Started by another user than root, a program is root of its namespaces: it could mount that user's own folders
+    for writing again. Started by root, it could run a program that becomes root."""
+    program = f"""
+import ctypes
+libc = ctypes.CDLL(None)
+held = (ctypes.c_uint32 * 6)()
+assert libc.capget((ctypes.c_uint32 * 2)(0x20080522, 0), held) == 0 and not any(held), list(held)
+assert libc.prctl(39, 0, 0, 0, 0) == 1, "new privileges"
+assert libc.mount(None, {list_folders()[-1]!r}.encode(), None, 4096 | 32, None) == -1
+"""
+    outcome = sandbox.run(program, "")
+    assert outcome.passes, outcome.report
+    outcome = sandbox.run("import ctypes\nassert ctypes.CDLL(None).shmget(0, 1 << 28, 0o600) == -1", "")
+    assert outcome.passes or not os.access("/proc/sys/kernel/shmall", os.W_OK), outcome.report
 
 
 def test_nothing_is_left_behind(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
