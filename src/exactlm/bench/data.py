@@ -100,7 +100,8 @@ def read_rows(path: Path) -> list[Row]:
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError as error:
+                json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # NaN and unpaired surrogates are none
+            except (ValueError, RecursionError) as error:
                 raise ConfigError(f"{path}: line {number} is not JSON ({error})") from None
             if not isinstance(row, dict):
                 raise ConfigError(f"{path}: line {number} is no JSON object")

@@ -23,6 +23,9 @@ def test_plain_and_compressed_rows_are_the_same(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b'{"a": 1}\n{"a"', "line 2 is not JSON"),
+        (b'{"a": 1}\n{"a": "\\ud800"}', "line 2 is not JSON .*surrogates"),
+        (b'{"a": NaN}', "line 1 is not JSON"),
+        (b'{"a": ' + b"[" * 100_000, "line 1 is not JSON"),
         (b"[1]\n", "line 1 is no JSON object"),
         (b"\n\n", "no rows"),
         (b"\xff\xfe", "cannot be read"),
