@@ -143,6 +143,14 @@ def test_errors_name_the_value_and_exit_with_2(tiny_model: Path, arguments: list
         assert word in result.stderr
 
 
+def test_an_output_that_is_not_utf8_gets_escapes(tiny_model: Path) -> None:
+    arguments = ("run", str(tiny_model), "the thing", "--max-tokens", "60", "--json")
+    ran = exactlm(*arguments, PYTHONIOENCODING="ascii")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == json.loads(exactlm(*arguments, PYTHONIOENCODING="utf-8").stdout)
+    assert "\\u" in ran.stdout
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_cannot_be_written_is_no_answer(tmp_path: Path, tiny_model: Path, unbuffered: str) -> None:

@@ -85,7 +85,8 @@ def _read_rows(path: Path) -> list[AuditPrompt]:
             continue
         try:
             text = _prompt_of(json.loads(line))
-        except json.JSONDecodeError as error:
+            (text or "").encode()
+        except (ValueError, RecursionError) as error:  # an unpaired surrogate is no text, though JSON can spell it
             raise ConfigError(f"{path}, line {number}: is not JSON: {error}") from None
         if text is None:
             raise ConfigError(f"{path}, line {number}: has no text `prompt` (nor BoolQ's or MT-Bench's members)")

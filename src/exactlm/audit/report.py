@@ -95,8 +95,10 @@ def write_report(report: Report, html: Path, told: dict[str, Any]) -> None:
     """Writes the page, and the JSON beside it. ConfigError if they cannot be written."""
     page = to_html(report)
     try:
-        html.with_suffix(".json").write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        html.write_text(page, encoding="utf-8")
+        # An engine may answer with half a surrogate pair: JSON can spell it, a page cannot.
+        plain = json.dumps(told, ensure_ascii=False, indent=1) + "\n"
+        html.with_suffix(".json").write_text(plain, encoding="utf-8", errors="backslashreplace")
+        html.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"{html}: the report cannot be written: {error.strerror}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         command_parser(parser, options.command).error(f"unrecognized arguments: {' '.join(extra)}")
     if sys.stdout is None:  # closed by the caller, as `>&-` does
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):  # another encoding, or half a surrogate pair that a server sent
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         configure_log()
         status = int(options.execute(options))

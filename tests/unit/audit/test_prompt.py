@@ -35,6 +35,8 @@ def test_files(tmp_path: Path) -> None:
         ("a.jsonl", "{}", "line 1"),
         ("a.jsonl", '{"prompt": 1}', "line 1"),
         ("a.jsonl", '{"prompt": "x"}\nnot', "line 2.*not JSON"),
+        ("a.jsonl", '{"prompt": "\\ud800"}', "line 1.*surrogates"),
+        ("a.jsonl", "[" * 100_000, "line 1.*recursion"),
         ("a.txt", "\n", "no prompt"),
     ],
 )
