@@ -27,7 +27,9 @@ inline __m256i broadcast4(const int16_t* p) {  // four k, for every output
 }
 
 inline __m256i add_products(__m256i acc, __m256i a, __m256i b) {
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+  asm("" : "+x"(acc));  // GCC would add the products of many steps to each other first, more than registers hold
+  return acc;
 }
 
 void pack(const int16_t* codes, int num_rows, size_t stride, int k, uint8_t* packed) {
