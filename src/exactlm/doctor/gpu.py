@@ -26,7 +26,7 @@ def examine_gpu() -> list[Finding]:
         return [Finding(TOPIC, "GPU", "none: there is no nvidia-smi", FLOAT, _FOR, OK, _NOT_HERE)]
     command = [program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [Finding(TOPIC, "GPU", f"nvidia-smi fails: {error}", FLOAT, _FOR, NOTE, _NOT_HERE)]
     if ran.returncode != 0:

@@ -142,3 +142,6 @@ def test_a_driver_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
     program.chmod(0o755)
     (finding,) = examine_gpu()
     assert (finding.state, finding.value) == (NOTE, "nvidia-smi fails: NVIDIA-SMI has failed")
+    program.write_text("#!/bin/sh\nprintf 'broken \\377\\n'; exit 3\n")
+    (finding,) = examine_gpu()
+    assert (finding.state, finding.value) == (NOTE, "nvidia-smi fails: broken \ufffd")
