@@ -371,16 +371,16 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_constraints_end_soon(tiny: Tokenizer, name: str) -> None:
-    """Refused, or walked in steps of bounded length; the times are many times what was measured."""
-    begin = time.monotonic()
+    """Refused, or walked in steps of bounded length; the processor times are many times what was measured."""
+    begin = time.process_time()
     try:
         guide = factory(tiny).make(**HOSTILE[name])
         draw, longest = random.Random(0), 0.0
         for _ in range(60):
-            step = time.monotonic()
+            step = time.process_time()
             choices = allowed(guide)
             guide.accept(draw.choice(choices))
-            longest = max(longest, time.monotonic() - step)
+            longest = max(longest, time.process_time() - step)
             if guide.is_accepting:
                 break
         assert longest < 5
@@ -389,7 +389,7 @@ def test_hostile_constraints_end_soon(tiny: Tokenizer, name: str) -> None:
     else:
         refusal = ""
     assert len(refusal) < 1000
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 20
 
 
 def chain(kind: str) -> dict[str, Any]:
