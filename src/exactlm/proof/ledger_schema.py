@@ -103,7 +103,10 @@ def open_database(url: URL, can_create: bool) -> Engine:
     except ImportError:
         raise ConfigError('PostgreSQL needs the package psycopg: pip install "exactlm[postgres]"') from None
     except (SQLAlchemyError, NoSuchModuleError, sqlite3.Error, UnicodeError) as error:
-        raise LedgerError(f"{name_of(url)}: cannot be opened as a ledger: {tell(error)}") from None
+        reason = tell(error)
+        if "readonly" in reason or "unable to open" in reason:
+            reason += "; SQLite writes beside a ledger even to read it: copy it, with its -wal, to where you may write"
+        raise LedgerError(f"{name_of(url)}: cannot be opened as a ledger: {reason}") from None
     return engine
 
 

@@ -587,6 +587,12 @@ def test_what_is_no_ledger(tmp_path: Path) -> None:
         Ledger.open(tmp_path / "other.db", can_create=False)
 
 
+def test_where_nothing_can_be_written_the_error_says_what_to_do(path: Path) -> None:
+    path.with_name(f"{path.name}-wal").mkdir()  # binds root too
+    with pytest.raises(LedgerError, match="copy it, with its -wal"):
+        Ledger.open(path, can_create=False)
+
+
 def test_a_damaged_schema_is_an_error(path: Path) -> None:
     """SQLite quotes it in its message, which then is no UTF-8."""
     with Ledger.open(path):
