@@ -49,6 +49,7 @@ for limit, value in (("AS", {MEMORY_BYTES}), ("CPU", {CPU_SECONDS}), ("FSIZE", 1
     resource.setrlimit(getattr(resource, "RLIMIT_" + limit), (value, value))
 token, program, tests = sys.stdin.buffer.read().decode().split("\\0")
 out = os.dup(1)
+os.dup2(2, 1)
 sys.stdout = sys.stderr
 compile(program, "program", "exec")
 code = compile(program + "\\n" + tests, "program", "exec")

@@ -29,6 +29,7 @@ def sandbox() -> Sandbox:
         ("x = '\udcff'", "", False, False),
         ("x = 1\0", "", True, True),
         ("print('compiled')", "assert 0", True, False),
+        ("import os, sys\nsys.__stdout__.write('x')\nos.write(1, b'y')", "", True, True),
         ("import sys; sys.exit(0)", "", True, False),
         ("import os; os._exit(0)", "", True, False),
         ("x = bytearray(1 << 31)", "", True, False),
