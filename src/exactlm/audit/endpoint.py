@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ class EndpointTarget:
             raise ConfigError("EXACTLM_API_KEY: no header can carry it; a key must be printable ASCII")
         base = url.rstrip("/")
         self.url = base if base.endswith("/v1") else f"{base}/v1"
+        self.name = re.sub("//[^/]*@", "//", self.url)  # a password is for the server, not for the report
         self.is_chat = is_chat
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -58,7 +60,7 @@ class EndpointTarget:
 
     def describe(self) -> dict[str, str]:
         api = "chat completions" if self.is_chat else "completions"
-        return {"kind": "endpoint", "engine": self.url, "model": self.model, "API": api}
+        return {"kind": "endpoint", "engine": self.name, "model": self.model, "API": api}
 
     def conditions(self, load: Workload) -> list[Condition]:
         made = [*common_conditions(load), *request_conditions(load)]
@@ -107,19 +109,19 @@ class EndpointTarget:
             if status == 200:
                 return str(listed["data"][0]["id"])
         except httpx.InvalidURL as error:
-            raise ConfigError(f"{self.url}: is no URL ({error}): use http://HOST:PORT") from None
+            raise ConfigError(f"{self.name}: is no URL ({error}): use http://HOST:PORT") from None
         except httpx.HTTPError as error:
-            raise ConfigError(f"{self.url}: no answer ({error}): is the server running?") from None
+            raise ConfigError(f"{self.name}: no answer ({error}): is the server running?") from None
         except (ValueError, LookupError, TypeError):
             pass
-        raise ConfigError(f"{self.url}/models: status {status} and no list of models: give --model-name")
+        raise ConfigError(f"{self.name}/models: status {status} and no list of models: give --model-name")
 
     def _probe(self) -> None:
         """Finds out what the engine can do."""
         plain = Shot(PROBE, None, 2, logprobs=None)
         answer = self._ask(plain)
         if answer.error:
-            raise ConfigError(f"{self.url}: the first request failed: {answer.error}")
+            raise ConfigError(f"{self.name}: the first request failed: {answer.error}")
         told = self._ask(Shot(PROBE, None, 2))
         if told.error or not told.logprobs:
             self._unable["logprobs"] = told.error or "the answer has none, though they were asked for"

@@ -50,6 +50,16 @@ def test_a_failure_is_told() -> None:
     target.close()
 
 
+def test_a_password_in_the_url_is_told_to_the_server_alone() -> None:
+    with serve(Behaviour()) as url:
+        target = EndpointTarget(url.replace("//", "//me:hush@"))
+        target.close()
+    assert target.describe()["engine"] == f"{url}/v1"
+    with pytest.raises(ConfigError) as caught:
+        EndpointTarget(url.replace("//", "//me:hush@"))
+    assert "hush" not in str(caught.value)
+
+
 def test_no_server() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
