@@ -2,7 +2,7 @@
 # Whole models on other processors: converts tiny models of every kind here, digests them and makes receipts of answers here, and checks both under qemu.
 #   tools/emulated_model.sh haswell            x86-64 without AVX-512, with this Python
 #   tools/emulated_model.sh aarch64            Debian's Python and NumPy for arm64, and our module built for it
-# The real model takes part where `make models` has made it. Needs qemu-user; for aarch64 also apt, g++-aarch64-linux-gnu and nanobind's sources.
+# The real model takes part where `make models` has made it. Needs qemu-user; for aarch64 also apt and g++-aarch64-linux-gnu.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=.venv/bin/python
@@ -81,6 +81,7 @@ arm64_wheels() { # what verifying receipts needs besides
 
 build_arm64() {
   local nanobind version out flags
+  "$PYTHON" -c 'import nanobind' 2> /dev/null || "$PYTHON" -m pip install --quiet nanobind
   nanobind=$("$PYTHON" -c 'import nanobind, pathlib; print(pathlib.Path(nanobind.__file__).parent)')
   version=$(basename "$(ls -d "$ROOT"/usr/include/python3.1? | head -n 1)")
   out="$WORK/arm64-build"
