@@ -3,6 +3,7 @@ later. Knows nothing of what the lines say."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,8 @@ class JournalFile:
     line that was cut short is dropped.
 
     lines: those that were there, without the header. advice: what to do about a file that cannot go on. is_fresh: drop
-    what stands in it. ConfigError where the file is of another run, holds something else, or cannot be opened.
+    what stands in it. ConfigError where the file is of another run, is being written by one, holds something else, or
+    cannot be opened.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any], advice: str, is_fresh: bool = False) -> None:
@@ -31,6 +33,7 @@ class JournalFile:
         except OSError as error:
             raise self.refuse(f"cannot be written ({error.strerror})") from None
         try:
+            self._lock()
             if is_fresh:
                 self._file.truncate(0)
             self.lines = self._read(json.loads(json.dumps(dict(header))))
@@ -59,6 +62,15 @@ class JournalFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _lock(self) -> None:
+        """Two runs that wrote one file would ask everything twice, and each would miss what the other found."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self.refuse("another run is writing it") from None
+        except OSError:  # some network file systems have no locks
+            pass
 
     def _read(self, header: Line) -> list[Line]:
         self._file.seek(0)

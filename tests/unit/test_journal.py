@@ -44,6 +44,16 @@ def test_a_line_that_was_cut_is_dropped_where_it_stands(tmp_path: Path) -> None:
     assert path.stat().st_ino == node
 
 
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with open_file(path) as file:
+        with pytest.raises(ConfigError, match=r"a\.jsonl: another run is writing it: use another one"):
+            open_file(path, is_fresh=True)
+        file.append([{"a": 1}])
+    with open_file(path) as file:
+        assert file.lines == [{"a": 1}]
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
