@@ -87,9 +87,9 @@ def test_verify_and_redact(path: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (report["sound"], report["num_entries"], report["broken_seq"]) == (True, 30, None)
     head = f"{report['head_seq']}:{report['head_hash']}"
     assert run(capsys, "verify", path, "--head", head)[0] == 0
-    status, out, _ = run(capsys, "redact", path, "--seq", "7", "--seq", "8", "--reason", "asked")
+    status, out, _ = run(capsys, "redact", path, "--seq", "7", "--seq", "8", "--reason", "as\x1b[2Jked")
     assert (status, out) == (0, "2 redacted, noted in entry 31\n")
-    assert "redaction of 7-8: asked" in run(capsys, "list", path)[1]
+    assert r'redaction of 7-8: "as\u001b[2Jked"' in run(capsys, "list", path)[1]
     assert "redacted" in run(capsys, "show", path, "7")[1]
     assert run(capsys, "show", path, make(7)["digest"])[0] == 2
     told = json.loads(run(capsys, "redact", path, "--older-than", "0", "--json")[1])

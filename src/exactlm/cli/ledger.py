@@ -216,10 +216,16 @@ def _describe(entry: Entry) -> str:
 def _describe_content(entry: Entry) -> str:
     if entry.kind == "redaction":
         runs = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in entry.content.get("entries", []))
-        return f"redaction of {runs}: {entry.content.get('reason') or 'no reason given'}"
+        return f"redaction of {runs}: {_quote_reason(entry)}"
     kept: dict[str, Any] = entry.content.get("kept", {})
     size = f"{kept.get('num_prompt_tokens')} + {kept.get('num_output_tokens')} tokens, {kept.get('finish_reason')}"
     return f"receipt of {kept.get('model', {}).get('fingerprint')!s:.16}, {size}{', redacted' * entry.is_redacted}"
+
+
+def _quote_reason(entry: Entry) -> str:
+    """Quoted: it may hold anything, also what steers a terminal."""
+    reason = entry.content.get("reason")
+    return json.dumps(reason) if reason else "no reason given"
 
 
 def _summarise(entry: Entry) -> dict[str, Any]:

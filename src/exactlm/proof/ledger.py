@@ -136,12 +136,21 @@ class Ledger:
 
 
 def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> int:
-    count = 0
+    """Whole or not at all, and then what stood there stays: the beginning of a chain looks like a whole one."""
+    target, count = Path(path), 0
+    is_device = target.exists() and not target.is_file()  # /dev/stdout cannot be replaced
+    part = target if is_device else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with open(path, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-            for line in lines:
-                file.write(line + "\n")
-                count += 1
+        try:
+            with open(part, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+                for line in lines:
+                    file.write(line + "\n")
+                    count += 1
+            if not is_device:
+                part.replace(target)
+        finally:
+            if not is_device:
+                part.unlink(missing_ok=True)
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written: {error.strerror}") from None
     except UnicodeEncodeError as error:

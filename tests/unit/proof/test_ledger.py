@@ -434,6 +434,22 @@ def test_an_export_can_be_checked_alone(path: Path, tmp_path: Path) -> None:
         assert check_chain(read_export(out)).broken_seq == number
 
 
+def test_an_export_that_fails_leaves_what_was_there(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with Ledger.open(path) as ledger:
+        ledger.export(out)
+        before = out.read_bytes()
+        ledger.append(make(21))
+        with sqlite3.connect(path) as connection:
+            connection.execute("DROP TRIGGER exactlm_ledger_update")
+            connection.execute("UPDATE exactlm_ledger SET receipt = X'FF' WHERE seq = 10")
+        connection.close()
+        with pytest.raises(LedgerError, match="10"):
+            ledger.export(out)
+    assert out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir() if "part" in p.name) == []
+
+
 def test_an_export_never_overwrites_the_ledger(path: Path, tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(path)
     with Ledger.open(path) as ledger:
