@@ -29,7 +29,7 @@ EPILOG = """examples:
   exactlm audit hf:SmolLM2-135M-Instruct --dtype bfloat16 --prompts boolq --data data --limit 16
   exactlm audit http://127.0.0.1:8000 --score-regex 'Score: *(\\d+)'
 
-environment: EXACTLM_API_KEY is sent to a URL as its key, if it is set. EXACTLM_DATA is the default of --data.
+environment: EXACTLM_API_KEY is sent to a URL as its key, if it is set.
 Exit status 0: nothing changed. 1: something did, or a request failed. 2: wrong usage or input."""
 
 
@@ -63,8 +63,10 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
         "--prompts", default="built-in", metavar="NAME",
         help="built-in, boolq, mt_bench, or a file: one prompt a line, or JSONL with `prompt` (default: built-in)",
     )  # fmt: skip
-    parser.add_argument("--data", metavar="FOLDER", help="where the files of boolq and mt_bench are")
-    parser.add_argument("--limit", type=int, metavar="N", help="take only the first N prompts")
+    parser.add_argument(
+        "--data", metavar="FOLDER", help="where the files of boolq and mt_bench are (default: EXACTLM_DATA)"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="take only the first N prompts (default: all)")
     for name, default, text in (
         ("max-tokens", 32, "tokens of each answer at most"),
         ("repeats", 3, "times that most conditions ask each prompt"),
@@ -86,7 +88,13 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model-name", metavar="NAME", help="of a URL: the model to ask for (default: its first)")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="of a URL: seconds (default: 120)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="of a URL: seconds that a request may take (default: 120)",
+    )
     parser.add_argument("--dtype", metavar="NAME", help="of hf:DIR: float32, bfloat16 or float16 (default: the file's)")
     add_capacity(parser)
 

@@ -48,12 +48,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--python", action="append", default=[], metavar="[KIND=]PATH",
         help="interpreter that has the packages of peers, or of one kind of them; may be repeated (default: this one)",
     )  # fmt: skip
-    parser.add_argument("--data", metavar="DIR", help="folder of the data (default: EXACTLM_DATA, else the hub)")
-    parser.add_argument("--essays", metavar="FILE", help="essays to grade: JSON lines of prompt, essay, score if known")
+    parser.add_argument(
+        "--data", metavar="DIR", help="folder of the data (default: EXACTLM_DATA, else the Hugging Face hub)"
+    )
+    parser.add_argument(
+        "--essays",
+        metavar="FILE",
+        help="essays to grade: JSON lines of prompt, essay, score if known (default: the model writes them)",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="ask only the first N items (default: all)")
     parser.add_argument("--conditions", metavar="LIST", help="conditions with commas between (default: all)")
     parser.add_argument(
-        "--spread-limit", type=int, metavar="N", help="ask only N items under all conditions but the first"
+        "--spread-limit",
+        type=int,
+        metavar="N",
+        help="ask only N items under all conditions but the first (default: all)",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of each engine (default: all processors)")
     parser.add_argument(

@@ -22,13 +22,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_capacity(parser: argparse.ArgumentParser) -> None:
     """How to run a model."""
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="threads to use; cannot change the answer (default: all processors)"
-    )
-    parser.add_argument(
-        "--isa", metavar="NAME", help="instruction set to use; cannot change the answer (default: the fastest)"
-    )
-    parser.add_argument(
+    group = parser.add_argument_group("how exactlm runs, which cannot change an answer")
+    group.add_argument("--threads", type=int, metavar="N", help="threads to use (default: all processors)")
+    group.add_argument("--isa", metavar="NAME", help="instruction set to use (default: the fastest)")
+    group.add_argument(
         "--verify",
         action="store_true",
         help="first check that every weight is what the manifest says (reads the whole file)",
@@ -50,14 +47,18 @@ def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:
         ("min-p", "P", "leave out tokens less likely than this share of the most likely one (default: 0)"),
         ("repetition-penalty", "R", "above 1: tokens of the prompt and the answer become less likely (default: 1)"),
         ("presence-penalty", "X", "above 0: tokens of the answer become less likely (default: 0)"),
-        ("frequency-penalty", "X", "above 0: the more, the more often they are in it (default: 0)"),
+        ("frequency-penalty", "X", "above 0: the more often a token is in the answer, the less likely (default: 0)"),
     ):
         parser.add_argument(f"--{name}", type=float, default=argparse.SUPPRESS, metavar=letter, help=text)
     parser.add_argument(
-        "--top-k", type=int, default=argparse.SUPPRESS, metavar="K", help="draw among the K most likely tokens"
+        "--top-k",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="K",
+        help="draw among the K most likely tokens (default: all)",
     )
     parser.add_argument(
-        "--seed", type=int, metavar="S", help="what is drawn, 0 to 2^64 - 1; without it one is made up and told"
+        "--seed", type=int, metavar="S", help="seed of the draws, 0 to 2^64 - 1 (default: one is made up, and told)"
     )
     parser.add_argument("--regex", metavar="RE", help="only text that this regular expression matches whole")
     parser.add_argument("--json-schema", metavar="FILE", help="only JSON that fits the schema in this file")

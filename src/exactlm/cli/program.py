@@ -20,7 +20,9 @@ EPILOG = """examples:
   exactlm convert SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2
   exactlm run smollm2 "The capital of France is" --max-tokens 32
   exactlm chat smollm2
-  exactlm info smollm2
+  exactlm serve smollm2 --port 8000
+  exactlm run smollm2 "Who signs?" --receipt answer.json && exactlm verify answer.json smollm2
+  exactlm COMMAND --help
 
 environment: EXACTLM_ISA forces an instruction set, EXACTLM_THREADS the number of threads. Neither can change an
 answer. EXACTLM_LOG tells more on standard error: debug, info, warning or error."""
