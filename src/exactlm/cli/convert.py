@@ -12,7 +12,7 @@ from exactlm.format.reader import open_model
 EPILOG = """examples:
   exactlm convert ./Llama-2-7b-chat-hf -o ./deterministic-llama
   exactlm convert SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2-int8 --precision int8
-  exactlm convert HuggingFaceTB/SmolLM2-135M-Instruct -o smollm2      (needs the extra: pip install 'exactlm[hub]')
+  exactlm convert HuggingFaceTB/SmolLM2-135M-Instruct -o smollm2    # needs the extra `hub`
 
 The same source gives the same bytes in every file, on any machine. An interrupted conversion leaves nothing behind."""
 
@@ -45,9 +45,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--attention-window",
         type=int,
         metavar="N",
-        help="tokens each position sees; a smaller window is a different model",
+        help="tokens each position sees; a smaller window is a different model (default: the model's own)",
     )
-    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit of a hub id")
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit of a hub id (default: the hub's)")
     parser.add_argument("--overwrite", action="store_true", help="replace a model that stands at DIR")
     parser.add_argument("--json", action="store_true", help="print the conversion report as JSON")
     parser.set_defaults(execute=execute)

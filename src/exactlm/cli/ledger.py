@@ -21,13 +21,13 @@ EPILOG = """actions:
   show    one entry with its receipt; ENTRY is its number, or the digest of its receipt
   verify  check the whole chain; LEDGER may also be a file that export wrote
   export  write all entries into a file, one JSON object a line
-  redact  erase receipts, and note that in the chain
+  redact  erase receipts for good, and note that in the chain
 
 examples:
   exactlm serve smollm2 --ledger answers.db
   exactlm ledger list answers.db --last 5
   exactlm ledger show answers.db 17 --json
-  exactlm ledger verify answers.db --head 2210:5f1c7b0e6a... (as `verify` printed it earlier)
+  exactlm ledger verify answers.db --head "$HEAD"    # 2210:5f1c7b.., as verify printed it earlier
   exactlm ledger export postgresql://audit@db.example/answers -o answers.jsonl
   exactlm ledger redact answers.db --older-than 30 --reason "retention: 30 days"
 
@@ -62,15 +62,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         ("head", str, "SEQ:HASH", "verify: an entry as noted earlier, which must be there"),
         ("before", str, "TIME", "redact: receipts appended before this time, as 2026-01-31 or 2026-01-31T12:00:00Z"),
         ("older-than", float, "DAYS", "redact: receipts that are older"),
-        ("reason", str, "TEXT", "redact: why; it stays in the chain, so quote nothing"),
+        ("reason", str, "TEXT", "redact: why; it stays in the chain, so quote nothing; cannot be added later"),
     ):
         parser.add_argument(f"--{name}", type=kind, metavar=letter, help=text)
     parser.add_argument(
         "--seq", type=int, action="append", metavar="SEQ", help="redact: the receipt of this entry; may be repeated"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="export: the file to write")
+    parser.add_argument("-o", "--output", metavar="FILE", help="export: the file to write (required)")
     parser.add_argument(
-        "--receipts", action="store_true", default=None, help="export: only the receipts, for `exactlm verify`"
+        "--receipts",
+        action="store_true",
+        default=None,
+        help="export: only the receipts that are there, for `exactlm verify`",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(execute=execute)

@@ -14,7 +14,7 @@ EPILOG = """examples:
   exactlm outline smollm2 "The history of Rome" --seed 7 --json | jq -r .digest
 
 First an outline from the most likely tokens, then every point in drawn words, all points together. The same seed gives
-the same text, always. The outline is kept to a numbered list, for which: pip install "exactlm[server]"."""
+the same text, always. The outline is kept to a numbered list, which needs the extra `server`."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
