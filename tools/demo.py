@@ -81,7 +81,9 @@ def run(model: str, setting: Setting) -> list[str]:
 def show(console: Console, model: str) -> bool:
     """Runs all settings on one model; prints the table and says whether all digests agree."""
     rows = settings()
-    table = Table("setting", *(f"prompt {i + 1}" for i in range(len(PROMPTS))), "seconds", title=model)
+    table = Table(title=model)
+    for heading in ("setting", *(f"prompt {i + 1}" for i in range(len(PROMPTS))), "seconds"):
+        table.add_column(heading, overflow="fold")  # never cut: the digests are what is compared
     results: list[list[str]] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for setting in progress.track(rows, description="running"):

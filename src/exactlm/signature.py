@@ -28,6 +28,8 @@ def write_key(path: str | Path) -> str:
     )
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{path}: exists already, and may be a key in use: name a new file") from None
     except OSError as error:
         raise ConfigError(f"{path}: the key cannot be written: {error.strerror}") from None
     with os.fdopen(descriptor, "wb") as file:

@@ -114,6 +114,8 @@ class EndpointTarget:
             raise ConfigError(f"{self.name}: no answer ({error}): is the server running?") from None
         except (ValueError, LookupError, TypeError):
             pass
+        if status in (401, 403):
+            raise ConfigError(f"{self.name}/models: status {status}: the server wants a key; set EXACTLM_API_KEY to it")
         raise ConfigError(f"{self.name}/models: status {status} and no list of models: give --model-name")
 
     def _probe(self) -> None:

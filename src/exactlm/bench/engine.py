@@ -97,7 +97,7 @@ class WorkerSession:
     """A worker process; ends with the `with` block. ConfigError where it dies or refuses."""
 
     def __init__(self, engine: WorkerEngine, condition: Condition, threads: int) -> None:
-        self._name = engine.name
+        self._name, self._kind = engine.name, engine.kind
         numbers = [condition.threads or threads, condition.num_streams, int(condition.has_prefix_cache)]
         arguments = [engine.kind, str(engine.model), engine.dtype, *map(str, numbers)]
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -144,7 +144,8 @@ class WorkerSession:
             raise ConfigError(f"{self._name}: its process ended with status {status}\n{self._tell_errors()}")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
-            raise ConfigError(f"{self._name}: {reply['error']}")
+            hint = f"; name one that has it by --python {self._kind}=PATH" * ("ModuleNotFoundError" in reply["error"])
+            raise ConfigError(f"{self._name}: {reply['error']}{hint}")
         return reply
 
     def _tell_errors(self) -> str:

@@ -173,7 +173,8 @@ def _print(report: Report, html: Path) -> None:
     rows = [("condition", "texts changed", "numbers changed", "logprob spread", "failed")]
     for finding in report.analysis.findings:
         told = (tell_share(finding.texts), tell_share(finding.numbers), tell_size(finding.max_spread))
-        rows.append((finding.condition.name, *told, str(finding.num_failed)))
+        name = finding.condition.name + " (control: must change)" * (finding.condition.role == "control")
+        rows.append((name, *told, str(finding.num_failed)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

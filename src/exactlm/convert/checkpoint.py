@@ -27,5 +27,6 @@ def open_checkpoint(path: str | Path, *, revision: str | None = None) -> Checkpo
             raise CheckpointError(f"{local}: is neither a directory nor a .gguf file; {pickled}")
         return GgufCheckpoint(local)
     if local.suffix == ".gguf" or local.is_absolute() or str(path).startswith((".", "~")) or str(path).count("/") != 1:
-        raise CheckpointError(f"{path}: no such file or directory")
+        what = "a Hugging Face directory, a .gguf file or a hub id (owner/name)"
+        raise CheckpointError(f"{path}: no such file or directory: give {what}")
     return HuggingFaceCheckpoint(download(str(path), revision))
