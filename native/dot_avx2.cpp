@@ -17,7 +17,8 @@ inline __m256i load32(const void* p) { return _mm256_loadu_si256(static_cast<con
 
 inline void store32(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 
-// Weights stream from memory, and the processor's own prefetching ends at every page.
+// Weights stream from memory, and the processor's own prefetching ends at every page. Of 1 to 16 KiB ahead, 4 and 8
+// were best.
 inline void prefetch(const uint8_t* w) { _mm_prefetch(reinterpret_cast<const char*>(w + 4096), _MM_HINT_T0); }
 
 inline __m256i broadcast4(const int16_t* p) {  // four k, for every output
