@@ -111,3 +111,20 @@ def test_wrong_usage(command: Command, tiny_model: Path, file: Path, arguments: 
     assert reason in command.err
     assert command("run", tiny_model, "x", "--sign-key", "key.pem") == 2
     assert "--receipt" in command.err
+
+
+def test_a_receipt_that_finds_no_room_is_not_called_different(
+    command: Command, tiny_model: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_tokens=40)
+    long = LLM(tiny_model, threads=1).generate([[5, 6]], params, receipt=True)[0].outputs[0].receipt
+    lines = file.read_text().splitlines()
+    monkeypatch.setattr("exactlm.cli.verify.open_llm", lambda options: LLM(tiny_model, threads=1, kv_tokens=32))
+    file.write_text("\n".join([lines[0], json.dumps(long)]))
+    assert command("verify", file, tiny_model) == 2
+    assert command.out.startswith("receipt 1: not checked: 42 tokens are needed")
+    assert command.out.endswith("1 of 2 identical\n")
+    file.write_text("\n".join([lines[3], json.dumps(long)]))
+    assert command("verify", file, tiny_model, "--json") == 1
+    told = json.loads(command.out)
+    assert [(v["identical"], v["is_checked"]) for v in told["receipts"]] == [(False, True), (False, False)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +23,8 @@ EPILOG = """examples:
   exactlm verify answer.json smollm2 --public-key 3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29
 
 Every answer is computed again, many tokens at a time: faster than it was made, on any machine, with the same bits.
-Exit status 0: all identical. 1: one is not; what differs first is named. 2: wrong usage or input."""
+Exit status 0: all identical. 1: one is not; what differs first is named. 2: wrong usage or input, or none differs
+but there was no room to check one."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,6 +61,7 @@ def execute(options: argparse.Namespace) -> int:
     verdicts = _verify(llm, [receipts[i] for i in chosen], options)
     verdicts = sorted((_renumber(v, chosen) for v in verdicts), key=lambda v: v.index)
     is_sound = all(v.is_identical for v in verdicts)
+    differing = [v for v in verdicts if v.differs is not None]
     if options.json:
         told = [_plain(verdict) for verdict in verdicts]
         print_json({"identical": is_sound, "checked": len(verdicts), "of": len(receipts), "receipts": told})
@@ -69,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
         identical = sum(v.is_identical for v in verdicts)
         share = f" (drawn from {len(receipts)})" if len(chosen) < len(receipts) else ""
         print("identical" if len(receipts) == 1 and is_sound else f"{identical} of {len(verdicts)} identical{share}")
-    return 0 if is_sound else 1
+    return 0 if is_sound else 1 if differing else 2
 
 
 def _verify(llm: Any, receipts: list[Receipt], options: argparse.Namespace) -> list[Verdict]:
@@ -98,10 +101,12 @@ def _choose(count: int, sample: str | None, seed: int | None) -> list[int]:
 
 
 def _renumber(verdict: Verdict, chosen: list[int]) -> Verdict:
-    return Verdict(chosen[verdict.index], verdict.differs, verdict.position, verdict.reason)
+    return replace(verdict, index=chosen[verdict.index])
 
 
 def _tell(verdict: Verdict) -> str:
+    if not verdict.is_checked:
+        return f"not checked: {verdict.reason}"
     where = f" at token {verdict.position}" if verdict.position is not None else ""
     return f"{verdict.differs} differs{where}: {verdict.reason}"
 

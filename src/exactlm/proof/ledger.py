@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,8 +96,13 @@ class Ledger:
         return self._store.head()
 
     def verify(self, head: tuple[int, str] | None = None) -> LedgerReport:
-        """Checks the whole chain. head: number and hash of an entry as noted elsewhere; it must be there."""
-        return check_chain(self.entries(), head)
+        """Checks the whole chain, and that every receipt is found by its digest. head: number and hash of an entry as
+        noted elsewhere; it must be there."""
+        report = check_chain(self.entries(), head)
+        if report.is_sound and (seq := self._store.find_misfiled()) is not None:
+            reason = "the index has it under another digest than its receipt's"
+            report = replace(report, broken_seq=seq, reason=reason)
+        return report
 
     def redact(
         self, seqs: Iterable[int] | None = None, before: datetime | None = None, reason: str = ""
@@ -146,6 +152,9 @@ def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> int:
                 for line in lines:
                     file.write(line + "\n")
                     count += 1
+                if not is_device:
+                    file.flush()
+                    os.fsync(file.fileno())
             if not is_device:
                 part.replace(target)
         finally:

@@ -86,6 +86,14 @@ class Store:
         with self._telling(), self._engine.connect() as connection:
             return list(connection.execute(query).scalars())
 
+    def find_misfiled(self) -> int | None:
+        """The first entry that the index has under another digest than its receipt's; None if there is none."""
+        query = select(_COLUMNS.seq, _COLUMNS.receipt, _COLUMNS.receipt_digest).order_by(_COLUMNS.seq)
+        with self._telling(), self._engine.connect() as connection:
+            options = {"stream_results": True, "yield_per": _ROWS_AT_ONCE}
+            with connection.execute(query, execution_options=options) as rows:
+                return next((int(row.seq) for row in rows if _read_digest(row.receipt) != row.receipt_digest), None)
+
     def head(self) -> tuple[int, str]:
         """Number and hash of the last entry; 0 and zeros if there is none."""
         with self._telling(), self._engine.connect() as connection:
@@ -132,6 +140,10 @@ def _read_head(connection: Connection) -> tuple[int, str]:
     query = select(_COLUMNS.seq, _COLUMNS.hash).order_by(_COLUMNS.seq.desc()).limit(1)
     row = connection.execute(query).first()
     return (0, ORIGIN) if row is None else (int(row.seq), str(row.hash))
+
+
+def _read_digest(receipt_text: str | None) -> Any:
+    return None if receipt_text is None else json.loads(receipt_text)["digest"]
 
 
 def _read_row(row: Any) -> Entry:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exactlm.answer import Ticket
-from exactlm.errors import NumericError, ReceiptError, RequestError, TemplateError, TokenizerError
+from exactlm.errors import CapacityError, NumericError, ReceiptError, RequestError, TemplateError, TokenizerError
 from exactlm.llm import LLM
 from exactlm.prompt import ReadPrompt
 from exactlm.receipt import (
@@ -51,16 +51,18 @@ class Verdict:
     """What was found of one receipt. `differs`: None if it is identical, else the first thing of spec/receipts.md 5
     that is not: "form", "digest", "signature", "spec", "model", "request", "steps", "token_ids", "finish_reason",
     "stop_reason", "text" or "output.digest"; `position`: at which generated token, from 0, where that makes sense;
-    `reason`: found and expected, for people."""
+    `reason`: found and expected, for people. `is_checked`: False where this engine has no room to compute the answer
+    again, which says nothing of the receipt; `reason` says what it needs."""
 
     index: int
     differs: str | None = None
     position: int | None = None
     reason: str = ""
+    is_checked: bool = True
 
     @property
     def is_identical(self) -> bool:
-        return self.differs is None
+        return self.is_checked and self.differs is None
 
 
 class _Mismatch(Exception):  # noqa: N818  # a finding, not an error: it becomes a Verdict
@@ -91,7 +93,6 @@ def verify_receipts(
     """A verdict for each receipt, in the order in which they are done.
 
     needs_signature: an unsigned receipt fails. public_key: hexadecimal; a receipt that another key signed fails.
-    CapacityError where this engine is too small to check one: that says nothing of the receipt.
     """
     waiting = list(enumerate(receipts))[::-1]
     running: list[tuple[int, Receipt, Ticket]] = []
@@ -104,6 +105,8 @@ def verify_receipts(
                     running.append((index, receipt, _submit(llm, receipt)))
                 except _Mismatch as error:
                     yield Verdict(index, error.differs, error.position, error.reason)
+                except CapacityError as error:
+                    yield Verdict(index, reason=str(error), is_checked=False)
             llm.step()
             for entry in list(running):
                 if (verdict := _look_at(*entry)) is not None:

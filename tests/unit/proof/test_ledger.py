@@ -589,6 +589,12 @@ def test_an_index_that_was_altered_finds_nothing_else(path: Path) -> None:
         alter(path, "UPDATE exactlm_ledger SET receipt_digest = ? WHERE seq = 7", first)
         assert [entry.seq for entry in ledger.find(first)] == [6]
         assert ledger.find(second) == []
+        report = ledger.verify()
+    assert (report.broken_seq, report.reason) == (7, "the index has it under another digest than its receipt's")
+    alter(path, "UPDATE exactlm_ledger SET receipt_digest = ? WHERE seq = 7", second)
+    assert check(path).is_sound
+    alter(path, "UPDATE exactlm_ledger SET receipt_digest = ? WHERE seq = 3", DIGEST)  # of one that was redacted
+    assert check(path).broken_seq == 3
 
 
 def test_what_is_no_ledger(tmp_path: Path) -> None:
@@ -601,6 +607,18 @@ def test_what_is_no_ledger(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE x (y)").connection.close()
     with pytest.raises(LedgerError, match="no such table"):
         Ledger.open(tmp_path / "other.db", can_create=False)
+
+
+def test_a_ledger_at_rest_can_be_read_where_nothing_can_be_written(path: Path) -> None:
+    odd = path.with_name("a?b%20#c.db")
+    path.rename(odd)
+    odd.with_name(f"{odd.name}-shm").mkdir()  # as on a read-only disk, and it binds root too
+    with Ledger.open(odd, can_create=False) as ledger:
+        assert ledger.verify().num_entries == COUNT + 1
+        with pytest.raises(LedgerError, match="readonly"):
+            ledger.append(make(1))
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        Ledger.open(odd)
 
 
 def test_where_nothing_can_be_written_the_error_says_what_to_do(path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from exactlm import LLM, SamplingParams, convert_to_deterministic
-from exactlm.errors import CapacityError, ReceiptError, RequestError
+from exactlm.errors import ReceiptError, RequestError
 from exactlm.kernels.select import available_isas
 from exactlm.proof.verify import Verdict, verify_receipts
 from exactlm.receipt import Receipt, canonical, digest_of, read_receipts
@@ -275,8 +275,19 @@ def test_leaving_early_gives_the_pages_back(proof_model: Path, receipts: list[Re
 
 
 def test_a_verifier_that_is_too_small_says_so(proof_model: Path, receipts: list[Receipt]) -> None:
-    with pytest.raises(CapacityError, match="kv_tokens"):
-        list(verify_receipts(LLM(proof_model, threads=1, kv_tokens=32), receipts))
+    short = LLM(proof_model, threads=1).generate([[5, 6]], SamplingParams(max_tokens=8), receipt=True)[0].outputs[0]
+    assert short.receipt is not None
+    wrong = {**short.receipt, "digest": "0" * 64}
+    small = LLM(proof_model, threads=1, kv_tokens=32)
+    *long, fits, differs = sorted(verify_receipts(small, [*receipts, short.receipt, wrong]), key=lambda v: v.index)
+    assert fits.is_identical
+    assert differs.differs == "digest"
+    refused = [verdict for verdict in long if not verdict.is_checked]
+    assert refused
+    for verdict in refused:
+        assert verdict.differs is None
+        assert not verdict.is_identical
+        assert "kv_tokens" in verdict.reason
 
 
 def test_a_schema_is_what_it_was_when_it_was_asked_with(llm: LLM) -> None:
