@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from exactlm.doctor.control import describe_control, is_default, read_control
 from exactlm.doctor.finding import FAIL, FLOAT, NOBODY, NOTE, OK, OURS, Finding
 from exactlm.errors import ExactlmError
-from exactlm.format.reader import open_model
+from exactlm.format.reader import ModelDirectory, open_model
 from exactlm.kernels import _native
 from exactlm.kernels.select import available_isas, choose_isa, choose_threads
 
@@ -20,14 +21,21 @@ _CGROUP = Path("/sys/fs/cgroup")
 _LIBM = rb"\0(?:(?:exp|log|sin|cos|tanh|pow|erf)(?:10|2|m1|1p)?f?|fmaf?)\0"
 
 
-def examine_machine(model: str | None) -> list[Finding]:
-    """What is there; with a model directory, also whether it fits."""
-    findings = [_examine_isa(), _examine_threads(), _examine_memory()]
+def examine_machine(model: str | None) -> Iterator[Finding]:
+    """What is there; with a model directory, also whether it is whole and fits."""
+    yield from (_examine_isa(), _examine_threads(), _examine_memory())
     needed = None
     if model is not None:
-        finding, needed = _examine_model(model)
-        findings.append(finding)
-    return [*findings, _examine_lock(needed), *_examine_rest()]
+        try:
+            directory = open_model(model)
+        except ExactlmError as error:
+            yield Finding(TOPIC, "model", str(error), OURS, "a model that cannot be opened cannot answer", FAIL)
+        else:
+            needed = sum(tensor.nbytes for tensor in directory.tensors.values())
+            yield _examine_size(directory, needed)
+            yield _examine_digests(directory)
+    yield _examine_lock(needed)
+    yield from _examine_rest()
 
 
 def _examine_isa() -> Finding:
@@ -65,18 +73,23 @@ def _examine_memory() -> Finding:
     return Finding(TOPIC, "memory", value, OURS, "a model's weights are mapped, its KV cache is reserved at the start")
 
 
-def _examine_model(model: str) -> tuple[Finding, int | None]:
+def _examine_size(directory: ModelDirectory, size: int) -> Finding:
     why = "weights that do not fit are read from the disk again for every token: same bits, very slow"
-    try:
-        directory = open_model(model)
-    except ExactlmError as error:
-        return Finding(TOPIC, "model", str(error), OURS, "a model that cannot be opened cannot answer", FAIL), None
-    size = sum(tensor.nbytes for tensor in directory.tensors.values())
     limits = [value for value in (read_memory()[0], read_memory_limit()) if value is not None]
     is_fitting = not limits or size < min(limits)
     value = f"{size:,} bytes of weights, fingerprint {directory.fingerprint:.16}"
     value += "" if is_fitting else f"; there are {_gib(min(limits))} of memory"
-    return Finding(TOPIC, "model", value, OURS, why, OK if is_fitting else FAIL), size
+    return Finding(TOPIC, "model", value, OURS, why, OK if is_fitting else FAIL)
+
+
+def _examine_digests(directory: ModelDirectory) -> Finding:
+    why = "one changed bit is another model, and only here, by `info` and with --verify are all weights read to see it"
+    digests = list(directory.verify())
+    damaged = [name for name, is_sound in digests if not is_sound]
+    value = f"all {len(digests)} of its files and tensors are what its manifest says"
+    if damaged:
+        value = f"NOT what its manifest says: {', '.join(damaged[:4])}{', ..' * (len(damaged) > 4)}; convert it again"
+    return Finding(TOPIC, "digests", value, OURS, why, FAIL if damaged else OK)
 
 
 def _examine_lock(needed: int | None) -> Finding:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,13 @@ from exactlm.doctor.machine import examine_machine, read_cpu_quota, read_memory,
 from exactlm.kernels.select import available_isas
 
 
-def find(findings: list[Finding], name: str) -> Finding:
+def find(findings: Iterable[Finding], name: str) -> Finding:
     (found,) = [f for f in findings if f.name == name]
     return found
 
 
 def test_this_machine() -> None:
-    findings = examine_machine(None)
+    findings = list(examine_machine(None))
     assert not [f for f in findings if f.state == FAIL]
     assert available_isas()[-1] in find(findings, "instruction set").value
     assert find(findings, "C library").why_not.startswith("its kernels need no function")
@@ -53,6 +55,19 @@ def test_a_model_that_is_none_fails(tmp_path: Path) -> None:
     finding = find(examine_machine(str(tmp_path)), "model")
     assert finding.state == FAIL
     assert str(tmp_path) in finding.value
+
+
+def test_a_flipped_bit_of_a_weight_is_found(tiny_model: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    assert find(examine_machine(str(model)), "digests").state == OK
+    content = bytearray((model / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (model / "model.safetensors").write_bytes(content)
+    findings = list(examine_machine(str(model)))
+    assert find(findings, "model").state == OK
+    assert find(findings, "digests").state == FAIL
+    assert "model.safetensors, " in find(findings, "digests").value
 
 
 def test_a_model_that_does_not_fit_fails(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
