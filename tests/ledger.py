@@ -38,8 +38,9 @@ def make(number: int, num_tokens: int = 3) -> Receipt:
 
 
 @contextlib.contextmanager
-def fresh_postgres() -> Iterator[str]:
-    """The URL of an empty database on the server of EXACTLM_POSTGRES_URL; skips if that is not set."""
+def fresh_postgres(options: str = "") -> Iterator[str]:
+    """The URL of an empty database, made with these options, on the server of EXACTLM_POSTGRES_URL; skips if that is
+    not set."""
     given = os.environ.get("EXACTLM_POSTGRES_URL")
     if not given:
         pytest.skip("no PostgreSQL server: set EXACTLM_POSTGRES_URL, such as postgresql://postgres@localhost/postgres")
@@ -48,9 +49,11 @@ def fresh_postgres() -> Iterator[str]:
     name = f"exactlm_test_{secrets.token_hex(6)}"
     try:
         with server.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        yield url.set(database=name).render_as_string(hide_password=False)
-        with server.connect() as connection:
-            connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+            connection.exec_driver_sql(f"CREATE DATABASE {name} {options}")
+        try:
+            yield url.set(database=name).render_as_string(hide_password=False)
+        finally:
+            with server.connect() as connection:
+                connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
     finally:
         server.dispose()

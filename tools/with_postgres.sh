@@ -5,10 +5,11 @@
 set -euo pipefail
 
 [ $# -gt 0 ] || { sed -n '2,4s/^# \?//p' "$0" >&2; exit 2; }
-PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)"
+PATH="$PATH$(printf ':%s' /usr/lib/postgresql/*/bin)"
+unset "${!PG@}" # they would lead to another server
 command -v initdb >/dev/null || { echo "$0: there is no initdb: install postgresql" >&2; exit 2; }
 
-folder="$(mktemp -d)"
+folder="$(mktemp -d /tmp/exactlm-postgres.XXXXXX)" # of a length and form that a socket and a URL can bear
 as_server() { env -C "$folder" "$@"; }
 if [ "$(id -u)" = 0 ]; then
   user="$(id -un postgres 2>/dev/null || echo nobody)"
@@ -21,7 +22,7 @@ stop() {
 }
 trap stop EXIT
 
-said="$(as_server initdb -D "$folder/data" -A trust -U postgres 2>&1)" || { echo "$said" >&2; exit 2; }
+said="$(as_server initdb -D "$folder/data" -A trust -U postgres -E UTF8 --locale=C 2>&1)" || { echo "$said" >&2; exit 2; }
 # Only a socket: no port that another server could have, and nobody from outside.
 as_server pg_ctl -D "$folder/data" -l "$folder/log" -w -o "-k '$folder' -c listen_addresses=''" start >/dev/null || {
   cat "$folder/log" >&2

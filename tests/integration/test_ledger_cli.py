@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,9 +94,9 @@ def test_verify_and_redact(path: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert r'redaction of 7-8: "as\u001b[2Jked"' in run(capsys, "list", path)[1]
     assert "redacted" in run(capsys, "show", path, "7")[1]
     assert run(capsys, "show", path, make(7)["digest"])[0] == 2
-    told = json.loads(run(capsys, "redact", path, "--older-than", "0", "--json")[1])
+    told = json.loads(run(capsys, "redact", path, "--older-than", "0", "--reason", "b", "--json")[1])
     assert (told["redacted"], told["noted_in"], told["cleared"]) == (28, 32, True)
-    assert run(capsys, "redact", path, "--before", "2999-01-01")[1] == "0 redacted\n"
+    assert run(capsys, "redact", path, "--before", "2999-01-01", "--reason", "c")[1] == "0 redacted\n"
     status, out, _ = run(capsys, "verify", path, "--head", head)
     assert (status, out.splitlines()[0], out.splitlines()[2]) == (0, "32 entries, 30 receipts, 30 redacted", "sound")
     with sqlite3.connect(path) as connection:
@@ -120,18 +122,25 @@ def test_export(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     }
     assert [json.loads(line) for line in Path(out).read_text().splitlines()] == [make(i) for i in range(1, 31)]
     assert run(capsys, "export", path)[0] == 2
+    command = [sys.executable, "-m", "exactlm", "ledger", "export", path, "-o"]
+    for name in ("-", "/dev/stdout"):
+        ran = subprocess.run([*command, name], capture_output=True, text=True, check=True)
+        assert len([json.loads(line) for line in ran.stdout.splitlines()]) == 30
+        assert ran.stderr == "30 entries\n"
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["redact", "LEDGER"],
-        ["redact", "LEDGER", "--seq", "1", "--older-than", "3"],
-        ["redact", "LEDGER", "--before", "yesterday"],
-        ["redact", "LEDGER", "--older-than", "-1"],
-        ["redact", "LEDGER", "--older-than", "nan"],
-        ["redact", "LEDGER", "--older-than", "1e12"],
-        ["redact", "LEDGER", "--seq", "31"],
+        ["redact", "LEDGER", "--reason", "a"],
+        ["redact", "LEDGER", "--seq", "1"],
+        ["redact", "LEDGER", "--seq", "1", "--reason", " "],
+        ["redact", "LEDGER", "--seq", "1", "--older-than", "3", "--reason", "a"],
+        ["redact", "LEDGER", "--before", "yesterday", "--reason", "a"],
+        ["redact", "LEDGER", "--older-than", "-1", "--reason", "a"],
+        ["redact", "LEDGER", "--older-than", "nan", "--reason", "a"],
+        ["redact", "LEDGER", "--older-than", "1e12", "--reason", "a"],
+        ["redact", "LEDGER", "--seq", "31", "--reason", "a"],
         ["verify", "LEDGER", "--head", "3:abc"],
         ["verify", "LEDGER", "--seq", "3"],
         ["verify", "LEDGER", "3"],

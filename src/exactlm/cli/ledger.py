@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -62,13 +63,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         ("head", str, "SEQ:HASH", "verify: an entry as noted earlier, which must be there"),
         ("before", str, "TIME", "redact: receipts appended before this time, as 2026-01-31 or 2026-01-31T12:00:00Z"),
         ("older-than", float, "DAYS", "redact: receipts that are older"),
-        ("reason", str, "TEXT", "redact: why; it stays in the chain, so quote nothing; cannot be added later"),
+        ("reason", str, "TEXT", "redact: why (required); it stays in the chain, so quote nothing"),
     ):
         parser.add_argument(f"--{name}", type=kind, metavar=letter, help=text)
     parser.add_argument(
         "--seq", type=int, action="append", metavar="SEQ", help="redact: the receipt of this entry; may be repeated"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="export: the file to write (required)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="export: the file to write, - for standard output (required)"
+    )
     parser.add_argument(
         "--receipts",
         action="store_true",
@@ -166,16 +169,22 @@ def _verify(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     if not options.output:
         raise LedgerError("export needs -o FILE")
+    output = "/dev/stdout" if options.output == "-" else options.output
     with Ledger.open(options.ledger, can_create=False) as ledger:
-        count = ledger.export_receipts(options.output) if options.receipts else ledger.export(options.output)
-    if options.json:
-        print_json({"output": options.output, "receipts" if options.receipts else "entries": count})
+        count = ledger.export_receipts(output) if options.receipts else ledger.export(output)
+    kind = "receipts" if options.receipts else "entries"
+    if output == "/dev/stdout":  # there is the export itself, and nothing else
+        print(f"{count} {kind}", file=sys.stderr)
+    elif options.json:
+        print_json({"output": output, kind: count})
     else:
-        print(f"{count} {'receipts' if options.receipts else 'entries'} in {options.output}")
+        print(f"{count} {kind} in {output}")
     return 0
 
 
 def _redact(options: argparse.Namespace) -> int:
+    if not (options.reason or "").strip():
+        raise LedgerError("redact needs --reason TEXT: it stays in the chain and cannot be added later")
     chosen = [name for name in ("seq", "before", "older_than") if getattr(options, name) is not None]
     if len(chosen) != 1:
         raise LedgerError("redact needs one of --seq, --before and --older-than")

@@ -84,7 +84,11 @@ def _examine_size(directory: ModelDirectory, size: int) -> Finding:
 
 def _examine_digests(directory: ModelDirectory) -> Finding:
     why = "one changed bit is another model, and only here, by `info` and with --verify are all weights read to see it"
-    digests = list(directory.verify())
+    try:
+        digests = list(directory.verify())
+        directory.check_unchanged()
+    except (ExactlmError, OSError) as error:
+        return Finding(TOPIC, "digests", f"changed while it was read: {error}", OURS, why, FAIL)
     damaged = [name for name, is_sound in digests if not is_sound]
     value = f"all {len(digests)} of its files and tensors are what its manifest says"
     if damaged:

@@ -39,6 +39,8 @@ def read_object(path: Path, error: type[ExactlmError], absent: str) -> dict[str,
     """The JSON object in a file; `error` naming the file if it is absent (the hint `absent`), too large or not one."""
     try:
         size = path.stat().st_size
+        if not path.is_file():  # to open a pipe would wait for a writer
+            raise error(f"{path}: is not a file; {absent}")
         if size > JSON_LIMIT:
             raise error(f"{path}: {size} bytes is more than the {JSON_LIMIT} expected of this file")
         text = path.read_bytes()

@@ -6,14 +6,16 @@ Knows nothing of models. Needs the extra `proof`, for PostgreSQL also `postgres`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from exactlm.errors import ConfigError, LedgerError, ReceiptError
 from exactlm.proof.ledger_check import LedgerReport, check_chain
@@ -100,7 +102,7 @@ class Ledger:
         noted elsewhere; it must be there."""
         report = check_chain(self.entries(), head)
         if report.is_sound and (seq := self._store.find_misfiled()) is not None:
-            reason = "the index has it under another digest than its receipt's"
+            reason = "the index has it under another digest than its receipt's, or not at all"
             report = replace(report, broken_seq=seq, reason=reason)
         return report
 
@@ -130,7 +132,8 @@ class Ledger:
 
     def _check_target(self, path: str | os.PathLike[str]) -> None:
         """LedgerError for a file of the ledger itself: to open it for writing would empty it."""
-        for own in (self.name, f"{self.name}-wal", f"{self.name}-shm"):
+        place = os.path.realpath(self.name)
+        for own in (place, f"{place}-wal", f"{place}-shm"):
             if os.path.exists(path) and os.path.exists(own) and os.path.samefile(path, own):
                 raise LedgerError(f"{path}: is a file of the ledger itself; name another one to write")
 
@@ -143,28 +146,38 @@ class Ledger:
 
 def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> int:
     """Whole or not at all, and then what stood there stays: the beginning of a chain looks like a whole one."""
-    target, count = Path(path), 0
-    is_device = target.exists() and not target.is_file()  # /dev/stdout cannot be replaced
-    part = target if is_device else target.with_name(f".{target.name}.{os.getpid()}.part")
+    count = 0
     try:
-        try:
-            with open(part, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-                for line in lines:
-                    file.write(line + "\n")
-                    count += 1
-                if not is_device:
-                    file.flush()
-                    os.fsync(file.fileno())
-            if not is_device:
-                part.replace(target)
-        finally:
-            if not is_device:
-                part.unlink(missing_ok=True)
+        with _open_target(path) as file:
+            for line in lines:
+                file.write(line + "\n")
+                count += 1
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written: {error.strerror}") from None
     except UnicodeEncodeError as error:
         raise LedgerError(f"{path}: line {count + 1}: the entry was altered and cannot be written: {error}") from None
     return count
+
+
+@contextlib.contextmanager
+def _open_target(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """A file that takes its place only when it is whole and on the disk; what is no file of the disk is written to."""
+    is_stream = os.path.abspath(path).startswith(("/dev/", "/proc/"))  # /dev/stdout may be a file, but is not ours
+    target = Path(os.path.realpath(path))
+    if is_stream or (target.exists() and not target.is_file()):
+        with open(path, "w", encoding="utf-8") as file:
+            yield file
+        return
+    descriptor, part = tempfile.mkstemp(".part", ".exactlm-", target.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(part, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
 
 
 def read_export(path: str | os.PathLike[str]) -> Iterator[Entry]:

@@ -11,7 +11,6 @@ import sqlite3
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import (
     BigInteger,
@@ -27,7 +26,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from exactlm.errors import ConfigError, LedgerError
 
@@ -94,40 +93,21 @@ def open_database(url: URL, can_create: bool) -> Engine:
     try:
         engine = _open_sqlite(url, can_create) if url.drivername == "sqlite" else _open_postgresql(url)
         try:
-            return _try_out(engine, can_create)
-        except OperationalError as error:
-            if can_create or not (_cannot_write(tell(error)) and _is_at_rest(url)):
-                raise
-            return _try_out(_open_sqlite(url, can_create=False, is_at_rest=True), can_create=False)
+            if can_create:
+                _create(engine)
+            with engine.connect() as connection:
+                connection.execute(TABLE.select().limit(1))
+        except BaseException:
+            engine.dispose()
+            raise
     except ImportError:
         raise ConfigError('PostgreSQL needs the package psycopg: pip install "exactlm[postgres]"') from None
     except (SQLAlchemyError, NoSuchModuleError, sqlite3.Error, UnicodeError) as error:
         reason = tell(error)
-        if _cannot_write(reason):
+        if "readonly" in reason or "unable to open" in reason:
             reason += "; SQLite writes beside a ledger even to read it: copy it, with its -wal, to where you may write"
         raise LedgerError(f"{name_of(url)}: cannot be opened as a ledger: {reason}") from None
-
-
-def _try_out(engine: Engine, can_create: bool) -> Engine:
-    """The same engine, if its database has the table."""
-    try:
-        if can_create:
-            _create(engine)
-        with engine.connect() as connection:
-            connection.execute(TABLE.select().limit(1))
-    except BaseException:
-        engine.dispose()
-        raise
     return engine
-
-
-def _cannot_write(reason: str) -> bool:
-    return "readonly" in reason or "unable to open" in reason
-
-
-def _is_at_rest(url: URL) -> bool:
-    """Whether all of a SQLite database is in its file: who has it open, or was killed, leaves a log beside it."""
-    return url.drivername == "sqlite" and not os.path.lexists(f"{url.database}-wal")
 
 
 def tell(error: Exception) -> str:
@@ -135,18 +115,13 @@ def tell(error: Exception) -> str:
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
-def _open_sqlite(url: URL, can_create: bool, is_at_rest: bool = False) -> Engine:
-    """is_at_rest: nobody writes, so nothing is written beside it and nothing locked, as a read-only disk needs it."""
+def _open_sqlite(url: URL, can_create: bool) -> Engine:
     path = Path(str(url.database))
     if can_create and not path.exists():
         _create_file(path)
     if not path.is_file():
         raise LedgerError(f"{path}: there is no ledger")
-    if is_at_rest:
-        place = f"file:{quote(os.fsencode(path.absolute()))}?immutable=1"
-        engine = create_engine(url, creator=lambda: sqlite3.connect(place, uri=True, check_same_thread=False))
-    else:
-        engine = create_engine(url, connect_args={"timeout": WAIT_SECONDS})
+    engine = create_engine(url, connect_args={"timeout": WAIT_SECONDS})
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
@@ -176,7 +151,8 @@ def _create_file(path: Path) -> None:
 
 
 def _open_postgresql(url: URL) -> Engine:
-    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": int(WAIT_SECONDS)})
+    settings = {"connect_timeout": int(WAIT_SECONDS), "client_encoding": "utf8"}  # also of a SQL_ASCII database
+    return create_engine(url, pool_pre_ping=True, connect_args=settings)
 
 
 def _create(engine: Engine) -> None:
@@ -216,6 +192,12 @@ def lock_for_writing(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":  # SQLite has done so with BEGIN IMMEDIATE
         connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
         connection.exec_driver_sql(f"LOCK TABLE {NAME} IN EXCLUSIVE MODE")
+
+
+def see_one_moment(connection: Connection) -> None:
+    """All that the transaction reads from here on is of one moment; in SQLite it always is."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
 def forget_erased(engine: Engine) -> bool:

@@ -18,7 +18,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from exactlm.errors import LedgerError, ReceiptError
 from exactlm.proof.ledger_entry import ORIGIN, Entry, Sealed, link, note_redaction, tell_time
-from exactlm.proof.ledger_schema import TABLE, forget_erased, lock_for_writing, name_of, open_database, tell
+from exactlm.proof.ledger_schema import (
+    TABLE,
+    forget_erased,
+    lock_for_writing,
+    name_of,
+    open_database,
+    see_one_moment,
+    tell,
+)
 from exactlm.receipt import canonical
 
 _COLUMNS = TABLE.c
@@ -87,12 +95,20 @@ class Store:
             return list(connection.execute(query).scalars())
 
     def find_misfiled(self) -> int | None:
-        """The first entry that the index has under another digest than its receipt's; None if there is none."""
-        query = select(_COLUMNS.seq, _COLUMNS.receipt, _COLUMNS.receipt_digest).order_by(_COLUMNS.seq)
+        """The first entry whose receipt its digest does not find, or that is found though its receipt is gone; None if
+        there is none."""
+        there = select(_COLUMNS.seq, _COLUMNS.receipt).where(_COLUMNS.receipt.is_not(None)).order_by(_COLUMNS.seq)
+        gone = select(_COLUMNS.seq).where(_COLUMNS.receipt.is_(None), _COLUMNS.receipt_digest.is_not(None))
         with self._telling(), self._engine.connect() as connection:
+            see_one_moment(connection)
+            misfiled = list(connection.execute(gone.order_by(_COLUMNS.seq).limit(1)).scalars())
             options = {"stream_results": True, "yield_per": _ROWS_AT_ONCE}
-            with connection.execute(query, execution_options=options) as rows:
-                return next((int(row.seq) for row in rows if _read_digest(row.receipt) != row.receipt_digest), None)
+            with connection.execute(there, execution_options=options) as rows:
+                for part in rows.partitions():
+                    if seqs := _look_up(connection, {int(row.seq): _read_digest(row.receipt) for row in part}):
+                        misfiled.append(min(seqs))
+                        break
+        return min(misfiled, default=None)
 
     def head(self) -> tuple[int, str]:
         """Number and hash of the last entry; 0 and zeros if there is none."""
@@ -142,8 +158,17 @@ def _read_head(connection: Connection) -> tuple[int, str]:
     return (0, ORIGIN) if row is None else (int(row.seq), str(row.hash))
 
 
-def _read_digest(receipt_text: str | None) -> Any:
-    return None if receipt_text is None else json.loads(receipt_text)["digest"]
+def _look_up(connection: Connection, digests: dict[int, str | None]) -> list[int]:
+    """Those of these entries that the index does not find by their digests."""
+    wanted = [digest for digest in digests.values() if digest is not None]
+    query = select(_COLUMNS.seq, _COLUMNS.receipt_digest).where(_COLUMNS.receipt_digest.in_(wanted))
+    found = {(int(row.seq), row.receipt_digest) for row in connection.execute(query)}
+    return [seq for seq, digest in digests.items() if (seq, digest) not in found]
+
+
+def _read_digest(receipt_text: str) -> str | None:
+    digest = json.loads(receipt_text).get("digest")
+    return digest if isinstance(digest, str) else None
 
 
 def _read_row(row: Any) -> Entry:

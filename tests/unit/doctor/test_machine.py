@@ -70,6 +70,21 @@ def test_a_flipped_bit_of_a_weight_is_found(tiny_model: Path, tmp_path: Path) ->
     assert "model.safetensors, " in find(findings, "digests").value
 
 
+def test_a_model_that_is_replaced_meanwhile_is_not_called_damaged(tiny_model: Path, tmp_path: Path) -> None:
+    for change in ("replace", "remove"):
+        model, other = tmp_path / change, tmp_path / f"{change}.new"
+        shutil.copytree(tiny_model, model)
+        shutil.copytree(tiny_model, other)
+        findings = examine_machine(str(model))
+        assert next(f for f in findings if f.name == "model").state == OK
+        shutil.rmtree(model)
+        if change == "replace":
+            other.rename(model)
+        finding = find(findings, "digests")
+        assert finding.state == FAIL
+        assert finding.value.startswith("changed while it was read: ")
+
+
 def test_a_model_that_does_not_fit_fails(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(examine_machine(str(tiny_model)), "model").state == OK
     monkeypatch.setattr("exactlm.doctor.machine.read_memory_limit", lambda: 1 << 10)
