@@ -136,11 +136,13 @@ class Ticket:
         answers: list[Answer],
         lock: AbstractContextManager[object],
         drop: Callable[[list[Answer]], None],
+        end: Callable[[list[Answer]], None],
         identity: Mapping[str, str | None] | None = None,
     ) -> None:
-        """lock: no step runs while it is held. identity: of the model, if receipts are to be made."""
+        """lock: no step runs while it is held. drop: cancels, now or soon. end: cuts, called while the lock is held.
+        identity: of the model, if receipts are to be made."""
         self.prompt, self.answers = prompt, answers
-        self._lock, self._drop, self._identity = lock, drop, identity
+        self._lock, self._drop, self._end, self._identity = lock, drop, end, identity
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -174,6 +176,17 @@ class Ticket:
     def cancel(self) -> None:
         """Ends the request; its pages are free within one step."""
         self._drop(self.answers)
+
+    def cut(self) -> list[StreamDelta]:
+        """Ends the request now with the tokens that it has, as if each answer had been asked for so many: its finish
+        reason is "length", and its receipt is that of such a request. An answer without a token is cancelled.
+
+        Returns what poll() had not yet handed out, nothing of an answer that failed. Waits for the step under way.
+        """
+        with self._lock:
+            self._end(self.answers)
+            sound = [a for a in self.answers if a.sequence.error is None]
+            return [delta for a in sound if (delta := a.advance()) is not None]
 
     def output(self) -> RequestOutput:
         """The answers as far as they have been polled."""

@@ -298,7 +298,7 @@ class LLM:
             drafter, choice = drafters[i] if drafters else None, first_choice + i
             sequence = self._engine.make(prompt.token_ids, params, choice, leader, fork, receipt, drafter)
             answers.append(Answer(self.tokenizer, sequence))
-        return Ticket(prompt, answers, self._lock, self._drop, self.identity if receipt else None)
+        return Ticket(prompt, answers, self._lock, self._drop, self._cut, self.identity if receipt else None)
 
     def _make_guide(self, params: SamplingParams) -> Guide:
         with self._guide_lock:
@@ -325,6 +325,12 @@ class LLM:
                 self._take_in()
             finally:
                 self._lock.release()
+
+    def _cut(self, answers: list[Answer]) -> None:
+        """Ends what is not finished with the tokens that it has. The lock is held."""
+        self._take_in()
+        for answer in answers:
+            self._engine.cut(answer.sequence)
 
     def _take_in(self) -> None:
         """What others have submitted or dropped. Each leaves its list last: an interrupt in between loses none."""

@@ -116,6 +116,18 @@ class Engine:
                 self._finish(sequence, "cancelled")
                 self._remove(sequence)
 
+    def cut(self, sequence: Sequence) -> None:
+        """Ends a request now, as if it had asked for the tokens that it has; cancels one that has none. Where it
+        failed because no token could follow, it ends so too: a request for so many would not have failed."""
+        if not sequence.output_ids:
+            self.cancel(sequence)
+        elif not sequence.is_finished or isinstance(sequence.error, RequestError):
+            with self._whole():
+                sequence.max_tokens = len(sequence.output_ids)
+                self._finish(sequence, "length")
+                sequence.error = None
+                self._remove(sequence)
+
     def step(self) -> list[Sequence]:
         """One step; returns the sequences that took part. With nothing to do, returns []."""
         with self._whole():

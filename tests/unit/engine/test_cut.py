@@ -1,0 +1,295 @@
+"""A request that is cut is one that had asked for no more: same receipt, same bytes, and nothing of it is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exactlm import LLM, SamplingParams, convert_to_deterministic
+from exactlm.errors import InterruptedStepError, NumericError, RequestError
+from exactlm.llm import CompletionOutput, StreamDelta, Ticket
+from exactlm.proof.verify import verify_receipts
+from tests import tiny
+
+PROMPT = np.random.Generator(np.random.Philox(key=4)).integers(0, 400, 70).tolist()
+GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
+DRAWN = dataclasses.replace(GREEDY, temperature=1.3, top_p=0.95, seed=5)
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
+KINDS: dict[str, SamplingParams] = {
+    "greedy": GREEDY,
+    "drawn": DRAWN,
+    "penalties": dataclasses.replace(GREEDY, repetition_penalty=1.3, frequency_penalty=0.4),
+    "guided": dataclasses.replace(DRAWN, json_schema=SCHEMA),
+    "logprobs": dataclasses.replace(GREEDY, logprobs=2, prompt_logprobs=1),
+    "three": dataclasses.replace(DRAWN, n=3),
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cut")
+    source = tiny.write_checkpoint(folder / "source")
+    return convert_to_deterministic(source).save_pretrained(folder / "model", progress=False)
+
+
+@pytest.fixture(scope="module")
+def llm(path: Path) -> LLM:
+    return LLM(path, threads=1)
+
+
+def ask(llm: LLM, params: SamplingParams, num_tokens: int) -> Ticket:
+    """A request under way whose first answer has at least so many tokens."""
+    ticket = llm.submit(PROMPT, params, receipt=True)
+    while len(ticket.answers[0].sequence.output_ids) < num_tokens:
+        assert llm.step()
+        ticket.poll()
+    return ticket
+
+
+def expect(llm: LLM, params: SamplingParams, num_tokens: int | None, choice: int = 0) -> CompletionOutput:
+    """What a request for so many tokens answers."""
+    asked = dataclasses.replace(params, max_tokens=num_tokens)
+    return llm.generate([PROMPT], asked, receipt=True)[0].outputs[choice]
+
+
+def check_cut(llm: LLM, judge: LLM, ticket: Ticket, params: SamplingParams) -> list[CompletionOutput]:
+    """Cuts, and compares every answer with what the judge makes of a request for no more."""
+    steps = llm.stats().num_steps
+    ticket.cut()
+    assert ticket.is_done
+    assert llm.stats().num_steps == steps
+    assert llm.stats().num_pages_used == llm.stats().num_running == llm.stats().num_waiting == 0
+    llm.check_integrity()
+    outputs = ticket.output().outputs
+    for answer in outputs:
+        if not answer.token_ids:
+            assert (answer.finish_reason, answer.receipt) == ("cancelled", None)
+            continue
+        count = len(answer.token_ids) if answer.finish_reason == "length" else params.max_tokens
+        assert answer == expect(judge, params, count, answer.index)
+        assert answer.receipt is not None
+    receipts = [a.receipt for a in outputs if a.receipt is not None]
+    assert all(v.is_identical for v in verify_receipts(judge, receipts))
+    return outputs
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 7, 20])
+def test_it_is_the_answer_to_a_request_for_so_many_tokens(llm: LLM, path: Path, kind: str, num_tokens: int) -> None:
+    params = KINDS[kind]
+    judge = LLM(path, threads=2, chunk_tokens=3, prefix_cache=False)
+    answer = check_cut(llm, judge, ask(llm, params, num_tokens), params)[0]
+    assert len(answer.token_ids) == num_tokens
+    assert answer.receipt is not None
+    assert answer.receipt["sampling"]["max_tokens"] == num_tokens
+    assert answer.receipt["output"]["finish_reason"] == "length"
+
+
+def test_what_is_left_of_half_a_character_is_told(llm: LLM) -> None:
+    halves = 0
+    for num_tokens in range(1, 40):
+        ticket = ask(llm, DRAWN, num_tokens)
+        told = ticket.answers[0].text
+        text = check_cut(llm, llm, ticket, DRAWN)[0].text
+        halves += text == told + "\ufffd"
+        assert text.startswith(told)
+    assert halves > 2
+
+
+def test_text_that_was_held_back_for_a_stop_is_told(llm: LLM) -> None:
+    text = expect(llm, GREEDY, 40).text
+    params = dataclasses.replace(GREEDY, stop=(text[10:16] + "\0never",))
+    held = 0
+    for num_tokens in range(1, 40):
+        ticket = ask(llm, params, num_tokens)
+        told = ticket.answers[0].text
+        cut = check_cut(llm, llm, ticket, params)[0].text
+        held += len(cut) - len(told) > 1
+    assert held > 1
+
+
+def test_pieces_joined_are_the_text(llm: LLM) -> None:
+    params = dataclasses.replace(DRAWN, n=2)
+    ticket = llm.submit(PROMPT, params)
+    pieces: list[StreamDelta] = []
+    for _ in range(9):
+        llm.step()
+        pieces += ticket.poll()
+    pieces += ticket.cut()
+    assert ticket.poll() == ticket.cut() == []
+    for answer in ticket.output().outputs:
+        own = [p for p in pieces if p.index == answer.index]
+        assert "".join(p.text for p in own) == answer.text
+        assert [i for p in own for i in p.token_ids] == answer.token_ids
+        assert (own[-1].finish_reason, own[-1].digest) == ("length", answer.digest)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_batch": 2},  # some choices have not begun
+        {"kv_tokens": 160},  # some were sent back to wait
+        {"speculation": "ngram", "chunk_tokens": 40},
+        {"prefix_cache": False, "chunk_tokens": 16},
+    ],
+)
+def test_choices_of_different_lengths(path: Path, llm: LLM, limits: dict[str, Any]) -> None:
+    one = LLM(path, threads=1, **limits)
+    lengths: set[int] = set()
+    for number, params in enumerate((dataclasses.replace(DRAWN, n=4), dataclasses.replace(GREEDY, n=2))):
+        for num_steps in (1, 6, 17, 30):
+            ticket = one.submit([*PROMPT], params, receipt=True)
+            later = one.submit([*PROMPT[:30], number, num_steps], DRAWN, receipt=True)
+            for _ in range(num_steps):
+                one.step()
+            later.cut()
+            outputs = check_cut(one, llm, ticket, params)
+            lengths |= {len(a.token_ids) for a in outputs}
+    assert len(lengths) > 3
+    if "kv_tokens" in limits:
+        assert one.stats().num_preemptions > 0
+
+
+def test_an_answer_that_has_ended_stays_as_it_is(llm: LLM) -> None:
+    end = expect(llm, DRAWN, 9).token_ids[-1]
+    params = dataclasses.replace(DRAWN, n=2, stop_token_ids=(end,))
+    expected = llm.generate([PROMPT], params, receipt=True)[0].outputs
+    ticket = ask(llm, params, 9)
+    first, second = check_cut(llm, llm, ticket, params)
+    assert first == expected[0]
+    assert (first.finish_reason, first.stop_reason, second.finish_reason) == ("stop", end, "length")
+    whole = llm.submit(PROMPT, params, receipt=True)
+    while llm.step():
+        pass
+    whole.cut()
+    assert whole.output().outputs == expected
+
+
+def test_without_a_token_it_is_cancelled(llm: LLM) -> None:
+    ticket = llm.submit(PROMPT, GREEDY, receipt=True)
+    (delta,) = ticket.cut()
+    assert (delta.finish_reason, ticket.output().outputs[0].receipt) == ("cancelled", None)
+    assert not llm.step()
+    cancelled = ask(llm, GREEDY, 3)
+    cancelled.cancel()
+    cancelled.cut()
+    assert cancelled.output().outputs[0].receipt is None
+    llm.check_integrity()
+
+
+def test_an_answer_that_nothing_could_follow_is_kept(tmp_path: Path) -> None:
+    """A model without an end token has nothing to say after a complete text: that is an error, of a later token."""
+    source = tiny.write_checkpoint(tmp_path / "source")
+    for name in ("config.json", "tokenizer_config.json"):
+        told = json.loads((source / name).read_text())
+        tiny.write_json(source / name, {k: v for k, v in told.items() if not k.startswith("eos_token")})
+    llm = LLM(convert_to_deterministic(source).save_pretrained(tmp_path / "model", progress=False), threads=1)
+    params = dataclasses.replace(DRAWN, regex="[a-f]{5}")
+    ticket = llm.submit(PROMPT, params, receipt=True)
+    while llm.step():
+        pass
+    with pytest.raises(RequestError, match="no token is allowed"):
+        ticket.poll()
+    (answer,) = check_cut(llm, llm, ticket, params)
+    assert len(answer.text) == 5
+
+
+def test_a_numeric_error_leaves_no_receipt_and_the_other_choice_does(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = dataclasses.replace(DRAWN, n=2)
+    ticket = ask(llm, params, 5)
+    failed = ticket.answers[0].sequence
+    original = llm._engine.decoder.kernels.embed
+
+    def poisoned(table: object, token_ids: np.ndarray, x: np.ndarray) -> None:
+        original(table, token_ids, x)
+        x[: len(token_ids)][token_ids == failed.output_ids[-1]] = np.nan
+
+    assert failed.output_ids[-1] != ticket.answers[1].sequence.output_ids[-1]
+    monkeypatch.setattr(llm._engine.decoder.kernels, "embed", poisoned)
+    llm.step()
+    monkeypatch.undo()
+    with pytest.raises(NumericError):
+        ticket.poll()
+    ticket.cut()
+    first, second = ticket.output().outputs
+    assert first.receipt is None
+    assert second.receipt == expect(llm, params, len(second.token_ids), 1).receipt
+    assert len(second.token_ids) >= 5
+    llm.check_integrity()
+
+
+def test_it_is_safe_while_another_thread_steps(llm: LLM) -> None:
+    staying = SamplingParams(max_tokens=400, ignore_eos=True, temperature=1.0, seed=9)
+    expected = llm.generate([[5, 6, 7]], staying)[0]
+    bystander = llm.submit([5, 6, 7], staying)
+    stepping = threading.Thread(target=lambda: step_until_done(llm, bystander))
+    stepping.start()
+    cut: list[CompletionOutput] = []
+    while stepping.is_alive():
+        ticket = llm.submit(PROMPT, DRAWN, receipt=True)
+        while not ticket.answers[0].sequence.output_ids and stepping.is_alive():
+            ticket.poll()
+        ticket.cut()
+        cut += ticket.output().outputs
+    stepping.join()
+    assert bystander.output() == expected
+    assert len(cut) > 3
+    for answer in cut:
+        assert answer.receipt is None or answer == expect(llm, DRAWN, len(answer.token_ids))
+    assert sum(answer.receipt is not None for answer in cut) > 2
+    llm.check_integrity()
+
+
+def step_until_done(llm: LLM, ticket: Ticket) -> None:
+    while not ticket.is_done:
+        llm.step()
+        ticket.poll()
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the n-th line executed in the engine, as a signal may."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.endswith(("engine/engine.py", "engine/scheduler.py", "engine/kv_cache.py")):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_an_interrupt_at_any_line_leaves_a_whole_answer_or_an_error(llm: LLM) -> None:
+    expected = expect(llm, DRAWN, 6)
+    interrupted = lost = at = 0
+    while interrupted == at:
+        at += 1
+        ticket, interrupt = ask(llm, DRAWN, 6), Interrupt(at)
+        sys.settrace(interrupt)
+        try:
+            ticket.cut()
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(None)
+        try:
+            ticket.cut()
+            assert ticket.output().outputs[0] == expected or ticket.poll()
+        except InterruptedStepError:
+            lost += 1
+        assert not llm._engine.scheduler.running
+        llm.check_integrity()
+        assert expect(llm, DRAWN, 6) == expected
+    assert interrupted > 15
+    assert lost > 0
