@@ -39,6 +39,8 @@ class Exchange:
         self.params: SamplingParams | None = None
         self.status = 0  # HTTP's, when it has ended
         self.error: ApiError | None = None
+        self.is_recorded = False  # its receipts were given to the ledger
+        self.recording: asyncio.Task[None] | None = None  # of a stream that ended early
         self.abort: Callable[[], None] | None = None  # drops the connection, with what it has not taken
         self._last: asyncio.TimerHandle | None = None
         self.changed = asyncio.Event()

@@ -22,6 +22,7 @@ from exactlm.server.stream import StreamWriter
 from exactlm.server.summary import make_response_extension, make_usage
 
 _LOG = logging.getLogger("exactlm.server")
+_RECORD_SECONDS = 2.0  # how long a stream's last words, an error, wait for the record of what was sent
 
 
 class GenerateEndpoint:
@@ -41,6 +42,7 @@ class GenerateEndpoint:
         except ClientGoneError:
             exchange.status = GONE_STATUS
         finally:
+            await self._record_rest(exchange)
             service.close(exchange)
 
     async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,6 +72,7 @@ class GenerateEndpoint:
             if error.status == 500:
                 _LOG.error("request %s failed", exchange.id, exc_info=problem)
             if writer is not None and writer.is_started:
+                await self._record_rest(exchange, _RECORD_SECONDS)
                 await writer.send_error(error)
             else:
                 headers = {**error.headers, "x-request-id": exchange.id}
@@ -111,8 +114,28 @@ class GenerateEndpoint:
             exchange.outputs = [ticket.output() for ticket in exchange.tickets]
             return
         outputs = await service.run_aside(recorder.collect, exchange.tickets)
+        exchange.is_recorded = True
         await recorder.record(outputs)
         exchange.outputs = outputs
+
+    async def _record_rest(self, exchange: Exchange, seconds: float | None = None) -> None:
+        """Where there is a ledger, and a stream ended early: puts into it what the answers had come to. Returns when
+        that is done, or after so many seconds; then it goes on."""
+        if exchange.recording is None:
+            is_due = exchange.wants_deltas and exchange.tickets and not exchange.is_recorded
+            if not is_due or not self._service.config.recorder.has_ledger:
+                return
+            exchange.recording = asyncio.create_task(self._cut(exchange))
+        await asyncio.wait({exchange.recording}, timeout=seconds)
+
+    async def _cut(self, exchange: Exchange) -> None:
+        service, recorder = self._service, self._service.config.recorder
+        try:
+            await asyncio.wrap_future(service.loop.cut(exchange.tickets))
+            outputs = await service.run_aside(recorder.collect, exchange.tickets)
+            await recorder.record_rest(exchange.id, outputs)
+        except Exception:
+            _LOG.exception("request %s: the stream ended early, and what was sent of it is not recorded", exchange.id)
 
     async def _make_whole(self, exchange: Exchange, asked: Asked, envelope: dict[str, Any]) -> bytes:
         exchange.check()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -50,6 +51,7 @@ class EngineLoop:
     def __init__(self, llm: LLM, deliver: Callable[[list[News]], None]) -> None:
         self._llm, self._deliver = llm, deliver
         self._watched: list[_Watched] = []
+        self._cuts: list[tuple[list[Ticket], Future[None]]] = []
         self._changed = threading.Condition()
         self._has_work = False
         self._is_closed = False
@@ -96,6 +98,26 @@ class EngineLoop:
             ticket.cancel()
         self._wake()
 
+    def cut(self, tickets: Sequence[Ticket]) -> Future[None]:
+        """Ends requests with what they have (Ticket.cut) before the next step; done when they have ended. Thread-safe.
+
+        The engine's thread does it: another one that waits for the engine between two steps may miss several.
+        """
+        result: Future[None] = Future()
+        result.set_running_or_notify_cancel()  # who has stopped waiting cannot take it back
+        with self._changed:
+            self._cuts.append((list(tickets), result))
+            self._has_work = True
+            self._changed.notify()
+            if self._is_closed:
+                self._refuse_cuts()
+        return result
+
+    def _refuse_cuts(self) -> None:
+        for _, result in self._cuts:
+            result.set_exception(RuntimeError("the engine's thread has ended"))
+        self._cuts.clear()
+
     def _wake(self) -> None:
         with self._changed:
             self._has_work = True
@@ -107,6 +129,7 @@ class EngineLoop:
                 while not self._has_work and not self._is_closed:
                     self._changed.wait()
                 if self._is_closed:
+                    self._refuse_cuts()
                     return
                 self._has_work = False
             self._work()
@@ -115,6 +138,7 @@ class EngineLoop:
         """Steps until there is nothing to do."""
         while not self._is_closed:
             failure: Exception | None = None
+            self._cut_off()
             try:
                 is_busy = self._llm.step()
             except Exception as error:
@@ -129,6 +153,17 @@ class EngineLoop:
                 self._deliver(news)
             if not is_busy:
                 return
+
+    def _cut_off(self) -> None:
+        with self._changed:
+            cuts, self._cuts = self._cuts, []
+        for tickets, result in cuts:
+            try:
+                for ticket in tickets:
+                    ticket.cut()
+                result.set_result(None)
+            except Exception as error:
+                result.set_exception(error)
 
     def _collect(self) -> list[News]:
         with self._changed:
@@ -160,7 +195,7 @@ def _read(watched: _Watched) -> News | None:
     except Exception as error:
         watched.is_told = True
         return News(watched.owner, watched.place, [], True, error)
+    watched.is_told = ticket.is_done  # also where a cut has taken the last pieces
     if not deltas:
         return None
-    watched.is_told = ticket.is_done
     return News(watched.owner, watched.place, deltas, watched.is_told, None)

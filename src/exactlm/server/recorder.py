@@ -73,6 +73,17 @@ class Recorder:
             message = "the answer cannot be recorded now, and so is withheld; the server's log says why"
             raise ApiError(503, message, code="not_recorded", headers={"Retry-After": str(RETRY_SECONDS)}) from None
 
+    async def record_rest(self, request: str, outputs: Sequence[RequestOutput]) -> None:
+        """Records what was made of a stream that ended early, whose text is sent and cannot be withheld: where that
+        fails the log says so. request: its id."""
+        if self._ledger is None or not (receipts := list_receipts(outputs)):
+            return
+        try:
+            await asyncio.wrap_future(self._ledger.submit(receipts))
+        except LedgerError as error:
+            told = "request %s: the stream ended early, and what was sent of it is not recorded: %s"
+            _LOG.error(told, request, error)
+
     def close(self) -> None:
         """Appends what was submitted, and closes the ledger."""
         if self._ledger is not None:

@@ -113,6 +113,39 @@ def test_a_cancelled_request_frees_its_pages(llm: LLM, inbox: Inbox) -> None:
     llm.check_integrity()
 
 
+def test_a_cut_request_has_ended_when_that_is_told(llm: LLM, loop: EngineLoop, inbox: Inbox) -> None:
+    params = SamplingParams(max_tokens=450, ignore_eos=True)
+    staying, leaving = Asker(True), Asker(True)
+    (stays,) = loop.submit([ids_of(llm, "and")], SamplingParams(max_tokens=200, ignore_eos=True), staying)
+    for number in range(20):
+        tickets = loop.submit([ids_of(llm), ids_of(llm, "be")], params, leaving)
+        while number and not tickets[1].answers[0].sequence.output_ids:
+            time.sleep(0.001)
+        loop.cut(tickets).result(WAIT_S)
+        for ticket in tickets:
+            (answer,) = ticket.output().outputs
+            assert ticket.is_done
+            assert answer.finish_reason == ("length" if answer.token_ids else "cancelled")
+    end = time.monotonic() + WAIT_S
+    while loop._watched:  # what was cut is forgotten, though its last pieces were not told
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    assert stays.output().outputs == llm.generate(["and"], SamplingParams(max_tokens=200, ignore_eos=True))[0].outputs
+    assert llm.stats().num_pages_used == 0
+    llm.check_integrity()
+
+
+def test_nothing_is_cut_after_the_end(llm: LLM, inbox: Inbox) -> None:
+    loop = EngineLoop(llm, inbox.batches.put)
+    loop.start()
+    tickets = loop.submit([ids_of(llm)], SamplingParams(max_tokens=2), Asker(True))
+    loop.stop()
+    with pytest.raises(RuntimeError, match="has ended"):
+        loop.cut(tickets).result(WAIT_S)
+    loop.cancel(tickets)
+    llm.check_integrity()
+
+
 def test_it_sleeps_when_there_is_nothing_to_do(
     llm: LLM, loop: EngineLoop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,17 @@
-"""Receipts that cannot be made are refused before anything is computed."""
+"""Receipts that cannot be made are refused before anything is computed; what was sent is recorded, or the log says."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
+from pathlib import Path
 
 import pytest
 
-from exactlm import SamplingParams
+from exactlm import LLM, RequestOutput, SamplingParams
 from exactlm.prompt import ReadPrompt
+from exactlm.proof.ledger import Ledger
 from exactlm.server.errors import ApiError
 from exactlm.server.recorder import Recorder
 
@@ -19,3 +23,41 @@ def test_without_the_extra_who_asks_for_a_receipt_is_told(monkeypatch: pytest.Mo
     with pytest.raises(ApiError, match=r"exactlm\[proof\]") as caught:
         Recorder().check(asked, SamplingParams())
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, "exactlm.receipt", "not_available")
+
+
+@pytest.fixture
+def outputs(llm: LLM) -> list[RequestOutput]:
+    """Of two requests that were cut: one with two answers, one that had not begun."""
+    begun = llm.submit([1, 2, 3], SamplingParams(max_tokens=50, ignore_eos=True, n=2), receipt=True)
+    llm.step()
+    llm.step()
+    waiting = llm.submit([4], SamplingParams(max_tokens=50), receipt=True)
+    begun.cut()
+    waiting.cut()
+    return [begun.output(), waiting.output()]
+
+
+def test_what_has_tokens_is_recorded(outputs: list[RequestOutput], tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "a.db") as ledger:
+        recorder = Recorder(ledger)
+        asyncio.run(recorder.record_rest("cmpl-1", outputs[1:]))
+        assert ledger.head()[0] == 0
+        asyncio.run(recorder.record_rest("cmpl-1", outputs))
+        assert [entry.receipt for entry in ledger.entries()] == [a.receipt for a in outputs[0].outputs]
+        assert ledger.head()[0] == 2
+    asyncio.run(Recorder().record_rest("cmpl-1", outputs))
+
+
+def test_a_ledger_that_fails_is_named_in_the_log(
+    outputs: list[RequestOutput], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("exactlm"), "propagate", True)
+    path = tmp_path / "a.db"
+    with Ledger.open(path) as ledger:
+        with ledger._store._engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE TRIGGER full BEFORE INSERT ON exactlm_ledger BEGIN SELECT RAISE(ABORT, 'full'); END"
+            )
+        asyncio.run(Recorder(ledger).record_rest("cmpl-1", outputs))
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert f"cmpl-1: the stream ended early, and what was sent of it is not recorded: {path}: full" in line
