@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from exactlm.bench.data import DataSource
 from exactlm.bench.sandbox import Sandbox
@@ -19,17 +18,17 @@ from exactlm.bench.task.mbpp import Mbpp
 
 @dataclass(frozen=True)
 class Needs:
-    """What tasks may be made of. sandbox: is called by tasks that run generated code, and only by them. essays: the
-    file of essays."""
+    """What tasks may be made of. sandbox: is called by tasks that run generated code, and only by them. essays: where
+    there are essays to grade."""
 
     data: DataSource
     sandbox: Callable[[], Sandbox]
-    essays: Callable[[], Path]
+    essays: Callable[[], Essays]
 
 
 TASKS: dict[str, Callable[[Needs], Task]] = {
     BoolQ.name: lambda needs: BoolQ(needs.data),
-    Essays.name: lambda needs: Essays(needs.essays()),
+    Essays.name: lambda needs: needs.essays(),
     Gsm8kSteps.name: lambda needs: Gsm8kSteps(needs.data),
     HumanEval.name: lambda needs: HumanEval(needs.data, needs.sandbox()),
     Mbpp.name: lambda needs: Mbpp(needs.data, needs.sandbox()),

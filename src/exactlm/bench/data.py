@@ -65,11 +65,12 @@ class DataSource:
 
     def read_texts(self, name: str) -> list[tuple[str, str]]:
         """(name, text) of every .txt file in a folder of the data folder, by name."""
+        wanted = f"put each text as a .txt file into DIR/{name}/, and give --data DIR or set EXACTLM_DATA=DIR"
         if self.folder is None:
-            raise ConfigError(f"{name}: not on the hub as texts; give --data DIR, whose folder {name} holds .txt files")
+            raise ConfigError(f"{name}: no folder of data is named, and the hub has no such texts: {wanted}")
         files = sorted((self.folder / name).glob("*.txt"))
         if not files:
-            raise ConfigError(f"{self.folder / name}: no .txt files; give --data DIR, whose folder {name} holds some")
+            raise ConfigError(f"{self.folder / name}: no .txt files there: {wanted}")
         return [(path.stem, path.read_text(encoding="utf-8", errors="replace")) for path in files]
 
     def _load_hub(self, name: str) -> list[Row]:

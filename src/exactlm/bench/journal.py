@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from exactlm.errors import ConfigError
 from exactlm.journal import JournalFile
 
 Record = dict[str, Any]
@@ -24,6 +25,10 @@ class Journal:
         except (KeyError, TypeError) as error:
             self._file.close()
             raise self._file.refuse(f"holds what is no record of a benchmark ({error!r:.100})") from None
+
+    def refuse(self, reason: str) -> ConfigError:
+        """An error that names the file, and says what to do about it."""
+        return self._file.refuse(reason)
 
     def add(self, records: Iterable[Record]) -> None:
         """Appends records; they are on disk when this returns."""

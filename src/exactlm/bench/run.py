@@ -15,15 +15,9 @@ from exactlm.bench.engine import Engine, Session
 from exactlm.bench.journal import Journal, Record
 from exactlm.bench.question import Answer
 from exactlm.bench.task.base import Item, Task
-from exactlm.format.digest import sha256_json
 
 WHOLE = ""  # in place of an item's id: the record of a whole condition
 Tell = Callable[[int], None]
-
-
-def digest_items(items: Sequence[Item]) -> str:
-    """SHA-256 of every item: id, prompt and what counts as right."""
-    return sha256_json([[item.id, item.question.to_wire(), repr(item.reference)] for item in items])
 
 
 @dataclass(frozen=True)
@@ -42,10 +36,22 @@ class Plan:
 
 
 def run_engine(engine: Engine, task: Task, plan: Plan, journal: Journal, tell: Tell) -> None:
-    """Completes the journal. tell: is called with the number of items that are done."""
+    """Completes the journal. tell: is called with the number of items that are done. ConfigError where the journal
+    holds answers to other questions."""
+    check_items(plan.items, journal)
     for condition in plan.conditions:
         if engine.refuse(condition) is None:
             _run_condition(engine, task, plan, condition, journal, tell)
+
+
+def check_items(items: Sequence[Item], journal: Journal) -> None:
+    """ConfigError where an answer was given to another question than the one that now has its id."""
+    asked = {item.id: item.sha256 for item in items}
+    for (_, name), record in journal.records.items():
+        if name in asked and record.get("item_sha256", asked[name]) != asked[name]:
+            raise journal.refuse(
+                f"item {name} was another one (item_sha256 {record['item_sha256']}, not {asked[name]})"
+            )
 
 
 def _run_condition(engine: Engine, task: Task, plan: Plan, condition: Condition, journal: Journal, tell: Tell) -> None:
@@ -96,6 +102,7 @@ def _record(task: Task, condition: Condition, item: Item, answer: Answer, second
     return {
         "condition": condition.name,
         "item": item.id,
+        "item_sha256": item.sha256,
         "label": verdict.label,
         "value": verdict.value,
         "marks": {name: float(mark) for name, mark in verdict.marks.items()},

@@ -7,17 +7,22 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from exactlm.cli.option import print_json
 from exactlm.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from exactlm.bench.condition import Condition
     from exactlm.bench.data import DataSource
     from exactlm.bench.engine import WorkerEngine
     from exactlm.bench.report import EngineReport
     from exactlm.bench.run import Plan
-    from exactlm.bench.task.base import Task
+    from exactlm.bench.task.base import Item, Task
+    from exactlm.bench.task.essays import Essays
+    from exactlm.llm import LLM
 
 NAMES = ("boolq", "essays", "gsm8k-steps", "humaneval", "mbpp", "contracts")
 EPILOG = """examples:
@@ -79,19 +84,27 @@ def execute(options: argparse.Namespace) -> int:
     """Runs the command."""
     if not sys.platform.startswith("linux"):
         raise UnsupportedError(f"exactlm bench reads /proc and runs on Linux only, not on {sys.platform}")
+    from exactlm.bench.condition import read_conditions
     from exactlm.bench.data import DataSource
     from exactlm.bench.engine import read_engine
+    from exactlm.bench.run import Plan
 
     for option in ("limit", "spread_limit", "threads"):
         value = getattr(options, option)
         if value is not None and value < 1:
             raise ConfigError(f"--{option.replace('_', '-')} {value}: use a number from 1")
+    conditions = read_conditions(options.conditions)
     pythons = dict(_split_python(given) for given in options.python)
     engines = [read_engine(spec, pythons) for spec in options.engine]
+    for engine in engines:
+        _check_conditions(engine, conditions)
     task = _make_task(options, DataSource(options.data), engines)
-    plan = _make_plan(options, task)
-    reports = [_measure(engine, task, plan, options) for engine in engines]
-    _print(options, task, plan, reports)
+    items = _load(task)
+    digests = _digest(task, items)
+    threads = options.threads or os.cpu_count() or 1
+    plan = Plan(items[: options.limit], conditions, threads, options.spread_limit)
+    reports = [_measure(engine, task, plan, options, digests) for engine in engines]
+    _print(options, task, plan, reports, digests)
     broken = [
         r for e, r in zip(engines, reports, strict=True) if e.is_exact and r.spread is not None and r.spread.num_changed
     ]
@@ -111,59 +124,70 @@ def _make_task(options: argparse.Namespace, data: DataSource, engines: list[Work
     return TASKS[options.name](needs)
 
 
-def _find_essays(options: argparse.Namespace, data: DataSource, engines: list[WorkerEngine]) -> Path:
-    """The file given, or essays that the first exactlm engine writes, once."""
-    from exactlm.bench.task.essays import write_essays
+def _find_essays(options: argparse.Namespace, data: DataSource, engines: list[WorkerEngine]) -> Essays:
+    """Those of the file given, or as many as are asked for of those that the first exactlm engine writes."""
+    from exactlm.bench.task.essays import Essays
+    from exactlm.bench.writer import EssayFile, read_assignments
     from exactlm.llm import LLM
 
     if options.essays:
-        return Path(options.essays)
+        return Essays(Path(options.essays))
     writer = next((e for e in engines if e.kind == "exactlm"), None)
     if writer is None:
         raise ConfigError("essays: give --essays FILE, or an exactlm engine that writes them")
+    assignments = read_assignments(data)
+    count = min(options.limit or len(assignments), len(assignments))
     path = Path(options.out) / f"essays-{writer.identity[:16]}.jsonl"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+    essays = EssayFile(path, assignments, writer.identity)
+
+    def open_writer() -> LLM:
         print(f"exactlm bench: {writer.name} writes {path}", file=sys.stderr)
-        write_essays(LLM(writer.model, threads=options.threads), data, path)
-    return path
+        return LLM(writer.model, threads=options.threads)
+
+    with _open_progress() as bar:
+        at = bar.add_task(f"{writer.name} writes essays", total=count)
+        essays.complete(count, open_writer, lambda number: bar.advance(at, number))
+    return Essays(path, essays.digest)
 
 
-def _make_plan(options: argparse.Namespace, task: Task) -> Plan:
-    from exactlm.bench.condition import read_conditions
-    from exactlm.bench.run import Plan
+def _open_progress() -> Progress:
+    """A bar on the standard error; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
 
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
+def _load(task: Task) -> list[Item]:
     try:
-        items = task.load()[: options.limit]
+        items = task.load()
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{task.name}: a row of its data is not as the task needs it: {error!r:.200}") from None
     if not items:
         raise ConfigError(f"{task.name}: its data hold no item that it can ask")
-    threads = options.threads or os.cpu_count() or 1
-    return Plan(items, read_conditions(options.conditions), threads, options.spread_limit)
+    return items
 
 
-def _measure(engine: WorkerEngine, task: Task, plan: Plan, options: argparse.Namespace) -> EngineReport:
-    from rich.console import Console
-    from rich.progress import Progress
+def _check_conditions(engine: WorkerEngine, conditions: list[Condition]) -> None:
+    refused = [reason for c in conditions if (reason := engine.refuse(c)) is not None]
+    if len(refused) == len(conditions):
+        raise ConfigError(f"{engine.name}: no condition is left: {'; '.join(refused)}")
 
+
+def _measure(
+    engine: WorkerEngine, task: Task, plan: Plan, options: argparse.Namespace, digests: dict[str, str]
+) -> EngineReport:
     from exactlm.bench.journal import Journal
     from exactlm.bench.report import EngineReport
     from exactlm.bench.run import run_engine
     from exactlm.bench.spread import measure_spread, summarise
 
     path = Path(options.out) / task.name / (re.sub(r"[^\w.-]+", "-", engine.name).strip("-") + ".jsonl")
-    header = {"bench": task.name, "engine": engine.name, "model": engine.identity, "threads": plan.threads}
-    header |= _digests(task, plan)
+    header = {"bench": task.name, "engine": engine.name, "model": engine.identity, "threads": plan.threads, **digests}
     refused = {c.name: reason for c in plan.conditions if (reason := engine.refuse(c)) is not None}
-    if len(refused) == len(plan.conditions):
-        raise ConfigError(f"{engine.name}: no condition is left: {'; '.join(refused.values())}")
     total = sum(len(plan.select(c)) for c in plan.conditions if c.name not in refused)
-    console = Console(stderr=True)
-    with (
-        Journal(path, header) as journal,
-        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
-    ):
+    with Journal(path, header) as journal, _open_progress() as bar:
         at = bar.add_task(f"{task.name} {engine.name}", total=total)
         run_engine(engine, task, plan, journal, lambda count: bar.advance(at, count))
         names = [c.name for c in plan.conditions if c.name not in refused]
@@ -173,27 +197,30 @@ def _measure(engine: WorkerEngine, task: Task, plan: Plan, options: argparse.Nam
         return EngineReport(engine.name, conditions, measure_spread(records, names), refused)
 
 
-def _digests(task: Task, plan: Plan) -> dict[str, Any]:
-    """What was asked: digests of the template and of every question with its reference."""
-    from exactlm.bench.run import digest_items
+def _digest(task: Task, items: list[Item]) -> dict[str, str]:
+    """What may be asked: digests of the template, and of every item of the task, so that another --limit goes on."""
     from exactlm.format.digest import sha256_bytes
 
-    return {"template_sha256": sha256_bytes(task.template.encode()), "items_sha256": digest_items(plan.items)}
+    return {"template_sha256": sha256_bytes(task.template.encode()), "items_sha256": task.digest(items)}
 
 
-def _print(options: argparse.Namespace, task: Task, plan: Plan, reports: list[EngineReport]) -> None:
+def _print(
+    options: argparse.Namespace, task: Task, plan: Plan, reports: list[EngineReport], digests: dict[str, str]
+) -> None:
     from rich.console import Console
 
     from exactlm.bench.report import make_score_table, make_spread_table
 
-    told = {"bench": task.name, "template": task.template, **_digests(task, plan), "num_items": len(plan.items)}
+    told = {"bench": task.name, "template": task.template, **digests, "num_items": len(plan.items)}
     if options.json:
         print_json({**told, "threads": plan.threads, "engines": [r.to_json() for r in reports]})
         return
     console = Console(width=None if sys.stdout.isatty() else 160)
     title = f"{task.name}, {len(plan.items)} items, {plan.conditions[0].name}, {plan.threads} threads"
     console.print(make_score_table(title, reports))
-    console.print(f"template sha256 {told['template_sha256']}, items sha256 {told['items_sha256']}", highlight=False)
+    console.print(
+        f"template sha256 {told['template_sha256']}, all items sha256 {told['items_sha256']}", highlight=False
+    )
     if any(r.spread is not None for r in reports):
         console.print(make_spread_table(reports))
     for report in reports:

@@ -59,11 +59,19 @@ def test_folder_comes_from_the_option_then_the_environment(tmp_path: Path, monke
 
 
 def test_contracts_need_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both errors say what the folder must look like, and how to name it."""
     monkeypatch.delenv("EXACTLM_DATA", raising=False)
-    with pytest.raises(ConfigError, match="--data"):
+    wanted = r"\.txt file into DIR/contracts/, and give --data DIR or set EXACTLM_DATA=DIR"
+    with pytest.raises(ConfigError, match=rf"^contracts: no folder of data is named, and the hub .*{wanted}"):
         DataSource().read_texts("contracts")
-    with pytest.raises(ConfigError, match=r"no \.txt files"):
+    (tmp_path / "c.txt").write_text("one level too high")
+    with pytest.raises(ConfigError, match=rf"/contracts: no \.txt files there: .*{wanted}"):
         DataSource(tmp_path).read_texts("contracts")
+    (tmp_path / "contracts").mkdir()
+    (tmp_path / "contracts" / "c.txt").write_text("Made on May 3, 2011.")
+    assert DataSource(tmp_path).read_texts("contracts") == [("c", "Made on May 3, 2011.")]
+    monkeypatch.setenv("EXACTLM_DATA", str(tmp_path))
+    assert DataSource().read_texts("contracts") == [("c", "Made on May 3, 2011.")]
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from exactlm.bench.condition import CONDITIONS, read_conditions
 from exactlm.bench.journal import Journal
+from exactlm.bench.question import Choice
 from exactlm.bench.run import WHOLE, Plan, make_batches, run_engine
 from exactlm.bench.spread import Spread, measure_spread
-from tests.unit.bench.conftest import Letters, LocalEngine
+from exactlm.errors import ConfigError
+from tests.unit.bench.conftest import OPTIONS, Letters, LocalEngine
 
 NAMES = ("alone", "batch-4", "batch-32", "shuffled", "threads-1", "threads-2", "neighbours", "cached")
 HEADER = {"bench": "letters"}
@@ -88,6 +91,38 @@ def test_spread_items_bound_all_but_the_first_condition(tiny_model: Path, letter
         run_engine(LocalEngine(tiny_model), letters, plan, journal, lambda count: None)
         asked = {name: {i for c, i in journal.records if c == name and i != WHOLE} for name in ("batch-4", "alone")}
     assert asked == {"batch-4": {str(i) for i in range(12)}, "alone": {"0", "1", "2"}}
+
+
+def test_more_items_go_on_with_what_is_there(tiny_model: Path, letters: Letters, tmp_path: Path) -> None:
+    """Under every condition, whatever the batches are then; fewer items ask nothing."""
+    items, conditions = letters.load(), [CONDITIONS[name] for name in NAMES]
+    whole = run(LocalEngine(tiny_model), letters, tmp_path / "whole.jsonl")
+    for count, asked in ((5, [1] * 5), (7, [1] * 2), (6, []), (12, [1] * 5)):
+        engine = LocalEngine(tiny_model)
+        with Journal(tmp_path / "records.jsonl", HEADER) as journal:
+            run_engine(engine, letters, Plan(items[:count], conditions, 1), journal, lambda number: None)
+            records = dict(journal.records)
+        assert engine.asked[: len(asked)] == asked
+        assert bool(engine.asked) == bool(asked)
+    assert records.keys() == whole.keys()
+    assert all(records[key].get("scores") == whole[key].get("scores") for key in whole)
+
+
+def test_answers_to_another_question_are_refused(tiny_model: Path, letters: Letters, tmp_path: Path) -> None:
+    path, engine = tmp_path / "records.jsonl", LocalEngine(tiny_model)
+    run(engine, letters, path, ("alone",))
+    before, items = path.read_bytes(), letters.load()
+    others = [Choice("the other", OPTIONS), Choice("the thing", OPTIONS[:2])]
+    for other in [*(replace(items[0], question=o) for o in others), replace(items[0], reference="a")]:
+        plan = Plan([other, *items[1:]], [CONDITIONS["alone"]], 1)
+        with (
+            Journal(path, HEADER) as journal,
+            pytest.raises(ConfigError, match=r"records\.jsonl: item 0 was another one .*--out"),
+        ):
+            run_engine(engine, letters, plan, journal, lambda number: None)
+    assert path.read_bytes() == before
+    run(engine, letters, path, ("alone",))
+    assert len(engine.asked) == len(items)
 
 
 @pytest.mark.parametrize("name", CONDITIONS)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from exactlm.bench.question import Answer, Question
+from exactlm.format.digest import sha256_json
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,16 @@ class Item:
     id: str
     question: Question
     reference: Any = None
+
+    @property
+    def parts(self) -> list[Any]:
+        """What is digested: id, prompt and what counts as right."""
+        return [self.id, self.question.to_wire(), repr(self.reference)]
+
+    @property
+    def sha256(self) -> str:
+        """Of the parts, 16 hex digits."""
+        return sha256_json(self.parts)[:16]
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,10 @@ class Task(ABC):
     @abstractmethod
     def load(self) -> list[Item]:
         """All items, in the data's order. Raises ConfigError where there are none."""
+
+    def digest(self, items: Sequence[Item]) -> str:
+        """SHA-256 of all items, asked or not."""
+        return sha256_json([item.parts for item in items])
 
     @abstractmethod
     def judge(self, item: Item, answer: Answer) -> Verdict:

@@ -1,25 +1,20 @@
 """Essay grading: a rubric judge gives each essay 1 to 5, as the expected value of its own next-token distribution.
 
-Essays come from a JSON-lines file with prompt, essay and an optional human score. Where there is none, the model that
-is measured can write them: its answers to the "writing" prompts of MT-bench, drawn with stated seeds.
+Essays come from a JSON-lines file with prompt, essay and an optional human score; who wrote them is not known here.
 """
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
-from exactlm.bench.data import DataSource, read_rows
+from exactlm.bench.data import read_rows
 from exactlm.bench.question import Answer, Choice
 from exactlm.bench.task.base import Item, Task, Verdict, most_likely
-from exactlm.engine.sampling_params import SamplingParams
 from exactlm.errors import ConfigError
-from exactlm.llm import LLM
 
 GRADES = ("1", "2", "3", "4", "5")
-NUM_VARIANTS = 10  # essays for each prompt
-ESSAY_TOKENS = 200
 
 
 class Essays(Task):
@@ -31,8 +26,9 @@ class Essays(Task):
         "organised; is the language correct.\n\nTask: {prompt}\n\nEssay: {essay}\n\nGrade (1-5): "
     )
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, digest: str | None = None) -> None:
+        """digest: of what the essays are made of, where the file may still hold only the first of them."""
+        self._path, self._digest = path, digest
 
     def load(self) -> list[Item]:
         items = []
@@ -44,21 +40,12 @@ class Essays(Task):
             items.append(Item(str(index), Choice(prompt, GRADES), row.get("score")))
         return items
 
+    def digest(self, items: Sequence[Item]) -> str:
+        return self._digest or super().digest(items)
+
     def judge(self, item: Item, answer: Answer) -> Verdict:
         assert answer.scores is not None
         best = max(answer.scores)
         weights = [math.exp(score - best) for score in answer.scores]
         value = math.fsum(w * g for g, w in enumerate(weights, 1)) / math.fsum(weights)
         return Verdict(GRADES[most_likely(answer)], value)
-
-
-def write_essays(llm: LLM, data: DataSource, path: Path) -> None:
-    """Writes NUM_VARIANTS essays for every writing prompt, seeds from 0, temperature 0.8: the same bytes everywhere."""
-    rows = [r for r in data.read("mt_bench_question.jsonl") if r["category"] == "writing"]
-    prompts = [row["turns"][0] for row in rows for _ in range(NUM_VARIANTS)]
-    params = [SamplingParams(temperature=0.8, seed=i, max_tokens=ESSAY_TOKENS) for i in range(len(prompts))]
-    outputs = llm.chat([[{"role": "user", "content": p}] for p in prompts], params)
-    lines = [json.dumps({"prompt": p, "essay": o.outputs[0].text}) for p, o in zip(prompts, outputs, strict=True)]
-    part = path.with_name(f".{path.name}.part")
-    part.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    part.replace(path)
