@@ -49,9 +49,8 @@ def test_what_has_tokens_is_recorded(outputs: list[RequestOutput], tmp_path: Pat
 
 
 def test_a_ledger_that_fails_is_named_in_the_log(
-    outputs: list[RequestOutput], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    outputs: list[RequestOutput], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("exactlm"), "propagate", True)
     path = tmp_path / "a.db"
     with Ledger.open(path) as ledger:
         with ledger._store._engine.begin() as connection:
