@@ -127,4 +127,5 @@ def test_a_receipt_that_finds_no_room_is_not_called_different(
     file.write_text("\n".join([lines[3], json.dumps(long)]))
     assert command("verify", file, tiny_model, "--json") == 1
     told = json.loads(command.out)
+    assert (told["checked"], told["of"]) == (1, 2)
     assert [(v["identical"], v["is_checked"]) for v in told["receipts"]] == [(False, True), (False, False)]

@@ -13,7 +13,8 @@ from rich.progress import Progress
 
 from exactlm.cli.option import add_capacity, open_llm, print_json
 from exactlm.errors import ReceiptError
-from exactlm.proof.verify import Verdict, verify_receipts
+from exactlm.proof.verdict import Verdict
+from exactlm.proof.verify import verify_receipts
 from exactlm.receipt import Receipt, read_receipts
 
 EPILOG = """examples:
@@ -64,7 +65,7 @@ def execute(options: argparse.Namespace) -> int:
     differing = [v for v in verdicts if v.differs is not None]
     if options.json:
         told = [_plain(verdict) for verdict in verdicts]
-        print_json({"identical": is_sound, "checked": len(verdicts), "of": len(receipts), "receipts": told})
+        print_json({"identical": is_sound, "checked": sum(v.is_checked for v in verdicts), "of": len(receipts), "receipts": told})
     else:
         for verdict in verdicts:
             if not verdict.is_identical:

@@ -13,7 +13,8 @@ import pytest
 from exactlm import LLM, SamplingParams, convert_to_deterministic
 from exactlm.errors import ReceiptError, RequestError
 from exactlm.kernels.select import available_isas
-from exactlm.proof.verify import Verdict, verify_receipts
+from exactlm.proof.verdict import Verdict
+from exactlm.proof.verify import verify_receipts
 from exactlm.receipt import Receipt, canonical, digest_of, read_receipts
 from exactlm.signature import check_signature, read_key, sign, write_key
 from tests import tiny
@@ -92,7 +93,19 @@ def test_a_changed_leaf_is_caught(llm: LLM, receipts: list[Receipt]) -> None:
             assert not verdict.is_identical, path
             assert verdict.differs in ("digest", "form", "signature"), path
             seen += 1
+            if verdict.differs == "digest" and path[0] in ("steps", "model", "spec", "output"):
+                member = path[0] if path[0] != "output" else "output.digest" if path[1] == "digest" else path[1]
+                assert verdict.altered == member, (path, verdict)
+            if path[0] == "steps" or path[:2] == ("output", "token_ids"):
+                assert verdict.position == path[-1], (path, verdict)
     assert seen > 400
+
+
+def test_an_altered_parameter_that_changes_nothing_is_not_taken_for_another(llm: LLM, receipts: list[Receipt]) -> None:
+    """The first receipt is greedy: its digest alone shows that top_k was altered."""
+    verdict = check(llm, altered(receipts[0], ("sampling", "top_k")))
+    assert (verdict.differs, verdict.altered, verdict.position) == ("digest", None, None)
+    assert "a parameter that changes nothing" in verdict.reason
 
 
 # Parameters whose change need not change this answer: only the digest or a signature protects them.
@@ -119,7 +132,7 @@ def test_a_changed_leaf_with_a_new_digest_is_named(llm: LLM, receipts: list[Rece
                 "steps": {"steps"},
                 "output": {path[1] if path[1] != "digest" else "output.digest"} if len(path) > 1 else set(),
                 "request": {"request", "steps", "form", "output.digest"},
-                "sampling": {"form", "spec", "token_ids", "steps", "request", "finish_reason", "text"},
+                "sampling": {"form", "spec", "sampling", "token_ids", "steps", "request", "finish_reason", "text"},
             }[path[0]]
             assert verdict.differs in expected | ({"form"} if path[-1] == "stop_reason" else set()), (path, verdict)
             if path[0] == "steps" or path[:2] == ("output", "token_ids"):
@@ -131,7 +144,31 @@ def test_another_seed_shows_at_the_first_token_drawn_otherwise(llm: LLM, receipt
     wrong["sampling"]["seed"] = "7"
     wrong["digest"] = digest_of(wrong)
     verdict = check(llm, wrong)
-    assert (verdict.differs, verdict.position) == ("token_ids", 0)
+    assert (verdict.differs, verdict.position) == ("sampling", 0)
+
+
+def test_an_altered_id_is_told_from_another_choice(llm: LLM) -> None:
+    """Each id in turn; then other seeds, which draw the first tokens of two alike by chance."""
+    params = SamplingParams(max_tokens=12, temperature=1.0, top_k=2, seed=3, ignore_eos=True)
+    made = llm.generate(["the thing"], params, receipt=True)[0].outputs[0].receipt
+    assert made is not None
+    for at in range(12):
+        wrong = altered(made, ("output", "token_ids", at))
+        wrong["digest"] = digest_of(wrong)
+        verdict = check(llm, wrong)
+        assert (verdict.differs, verdict.position) == ("token_ids", at)
+        verdict = check(llm, altered(made, ("output", "token_ids", at)))
+        assert (verdict.differs, verdict.altered, verdict.position) == ("digest", "token_ids", at)
+    found = set()
+    for seed in range(40, 60):
+        wrong = copy.deepcopy(made)
+        wrong["sampling"]["seed"] = str(seed)
+        wrong["digest"] = digest_of(wrong)
+        verdict = check(llm, wrong)
+        assert verdict.differs == "sampling"
+        found.add(verdict.position)
+    assert len(found) > 1
+    llm.check_integrity()
 
 
 def test_longer_and_shorter_answers_are_caught(llm: LLM, receipts: list[Receipt]) -> None:
