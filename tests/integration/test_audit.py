@@ -61,7 +61,9 @@ def test_noise_under_load_is_found_where_it_is(tmp_path: Path) -> None:
         status, report = told(html, url)
     assert (status, report["verdict"]) == (1, "different")
     counts = changed(report, "texts")
-    assert {counts[name] for name in ("base", "repeated", "other order", "half cached", "streamed", "same seed")} == {0}
+    assert {
+        counts[name] for name in ("base", "repeated", "other order", "after its first half", "streamed", "same seed")
+    } == {0}
     assert {counts[name] for name in ("16 at once", "8 copies at once", "streamed, 8 at once")} == {2}
     found = {c["condition"]["name"]: c for c in report["conditions"]}
     assert (found["16 at once"]["first"], found["16 at once"]["unit"]) == (3, "token")
@@ -104,6 +106,19 @@ def test_our_model_shows_nothing(tiny_model: Path, tmp_path: Path) -> None:
     assert set(numbers.values()) == {0}
     assert {"16 at once", "7 threads", "full memory", "plain loop", "n-gram drafts", "chunks of 7"} <= set(numbers)
     assert all(c["numbers"]["total"] == 2 for c in report["conditions"])  # numbers were there to compare
+
+
+def test_cold_is_cold(tiny_model: Path, tmp_path: Path) -> None:
+    """Under `cold` nothing of a prompt was cached; elsewhere only the prompts' own tokens are counted."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("".join(f"{word} and so on, {'on and on, ' * 20}\n" for word in ("ash", "bay")))
+    arguments = ("--threads", "1", "--vary", "repeat,cache,neighbour", "--prompts", str(prompts))
+    status, report = told(tmp_path / "a.html", str(tiny_model), *arguments)
+    counts = {c["condition"]["name"]: c["note"].get("cached prompt tokens") for c in report["conditions"]}
+    assert status == 0
+    assert (counts["base"], counts["cold"], counts["no prefix cache"]) == (None, 0, 0)
+    assert 0 < counts["after its first half"] < counts["after nearly all of it"] <= counts["repeated"]
+    assert counts["neighbours"] == counts["repeated"]  # the neighbours repeat themselves, too: not counted
 
 
 @pytest.mark.parametrize("threads", [1, 7, 14])

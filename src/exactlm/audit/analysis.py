@@ -38,7 +38,8 @@ class PromptFinding:
 @dataclass
 class Finding:
     """One condition. failures: messages of requests without an answer, with their numbers. texts, numbers: prompts any
-    of whose answers differ in text, or in a number, from the base; answers: single answers that differ in text."""
+    of whose answers differ in text, or in a number, from the base; answers: single answers that differ in text. The
+    means are over prompts, of what PromptFinding has; firsts: where the changed ones part, of those told in `unit`."""
 
     condition: Condition
     prompts: list[PromptFinding]
@@ -51,9 +52,12 @@ class Finding:
     max_unique: int
     first: int | None
     unit: str
+    firsts: Mean
     spread: Mean
     max_spread: float | None
+    difference: Mean
     max_difference: float | None
+    cosines: Mean
     cosine: float | None
     deviation: Mean
     max_deviation: float | None
@@ -217,6 +221,8 @@ def _gather(condition: Condition, prompts: list[PromptFinding], failures: dict[s
     numbers = [p.is_number for p in prompts if p.is_number is not None]
     first, unit = _first((p.first, p.unit) for p in prompts)
     spreads = [p.spread for p in prompts if p.spread is not None]
+    differences = [p.max_difference for p in prompts if p.max_difference is not None]
+    cosines = [p.cosine for p in prompts if p.cosine is not None]
     deviations = [p.deviation for p in prompts if p.deviation is not None]
     unscored = [p.num_unscored for p in prompts if p.num_unscored is not None]
     return Finding(
@@ -231,10 +237,13 @@ def _gather(condition: Condition, prompts: list[PromptFinding], failures: dict[s
         max((p.num_unique for p in prompts), default=0),
         first,
         unit,
+        mean_of([p.first for p in prompts if p.first is not None and p.unit == unit]),
         mean_of(spreads),
         max(spreads, default=None),
-        max((p.max_difference for p in prompts if p.max_difference is not None), default=None),
-        min((p.cosine for p in prompts if p.cosine is not None), default=None),
+        mean_of(differences),
+        max(differences, default=None),
+        mean_of(cosines),
+        min(cosines, default=None),
         mean_of(deviations),
         max(deviations, default=None),
         sum(unscored) if unscored else None,

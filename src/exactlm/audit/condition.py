@@ -17,6 +17,7 @@ FACTORS = (
 )  # fmt: skip
 # Neighbours of other lengths and other limits: (words of the long text, tokens to generate).
 NEIGHBOURS = ((1, 48), (3, 5), (9, 24), (33, 8), (70, 40), (150, 3), (17, 33))
+FILLERS = (60, 100, 150)  # words
 LONG_TEXT = (
     "In the harbour the boats lay side by side, and the men who owned them sat on the wall and talked about the "
     "weather, the price of fish, the new road and the old lighthouse, which had not been lit since the war. "
@@ -45,7 +46,8 @@ Wave = tuple[Shot, ...]
 class Condition:
     """One thing varied. group: answers are compared with those of the base condition of their group. role: "base" gives
     the reference; "load" must change nothing; "control" must change the answers, or the audit could not see a change;
-    "other" is another computation, reported apart. setup: how the engine is to be run, for targets that can choose."""
+    "other" is another computation, reported apart. setup: how the engine is to be run, for targets that can choose:
+    "empty", with nothing cached at the beginning; "prefix_cache", False for none; others are the target's own."""
 
     name: str
     factor: str
@@ -113,13 +115,21 @@ def neighbours(count: int, drawn: Workload | None = None) -> list[Shot]:
     return made
 
 
-def common_conditions(load: Workload) -> list[Condition]:
-    """What can be varied at every engine that takes requests: the base first."""
+def fillers(key: int) -> list[Shot]:
+    """Requests that nobody looks at and that begin like no other: what is cached must make room for them."""
+    words = (LONG_TEXT * 5).split()
+    texts = [f"{key}.{i} {' '.join(words[i : i + length])}" for i, length in enumerate(FILLERS, 1)]
+    return [Shot(text, None, 1) for text in texts]
+
+
+def common_conditions(load: Workload, can_empty: bool = False) -> list[Condition]:
+    """What can be varied at every engine that takes requests: the base first. can_empty: whether the target heeds the
+    setup "empty"; the conditions say so."""
     return [
         Condition("base", "repeat", "each prompt once, alone", alone(load.each(1)), role="base"),
         Condition("repeated", "repeat", "the same prompt again and again, alone", alone(_in_a_row(load))),
         Condition("other order", "order", "one at a time, in another order", alone(shuffled(load.each(), "order"))),
-        *_cache_conditions(load),
+        *_cache_conditions(load, can_empty),
         *_load_conditions(load),
     ]
 
@@ -157,7 +167,12 @@ def _in_a_row(load: Workload) -> list[Shot]:
     return [load.shot(i) for i in range(len(load.prompts)) for _ in range(load.repeats)]
 
 
-def _cache_conditions(load: Workload) -> list[Condition]:
+def cold_condition(load: Workload, how: str) -> Condition:
+    """For targets that can leave their cache out: each prompt alone, all of it computed. how: what makes it so."""
+    return Condition("cold", "cache", f"alone, {how}", alone(load.each(1)), setup={"prefix_cache": False})
+
+
+def _cache_conditions(load: Workload, can_empty: bool) -> list[Condition]:
     def warmed(cut: float) -> tuple[Wave, ...]:
         waves: list[Wave] = []
         for shot in load.each(1):
@@ -166,13 +181,16 @@ def _cache_conditions(load: Workload) -> list[Condition]:
             waves += [(replace(shot, text=prefix or shot.text, prompt=None, max_tokens=1),), (shot,)]
         return tuple(waves)
 
-    unrelated: list[Wave] = []
-    for i, shot in enumerate(load.each(1)):
-        unrelated += [(other,) for other in neighbours(i % 3 + 5)[-3:]] + [(shot,)]
+    before = ", nothing cached before that" if can_empty else ""
+    told = (
+        ("after its first half", f"after a request that is the prompt's first half{before}", warmed(0.5)),
+        ("after nearly all of it", f"after one that lacks only the last character{before}", warmed(1.0)),
+    )
+    others = tuple(wave for i, shot in enumerate(load.each(1)) for wave in alone([*fillers(i), shot]))
+    text = "alone, after three requests that share nothing with it"
     return [
-        Condition("half cached", "cache", "after a request that begins with the prompt's first half", warmed(0.5)),
-        Condition("nearly all cached", "cache", "after one that lacks only the last character", warmed(1.0)),
-        Condition("cold", "cache", "after three unrelated requests", tuple(unrelated)),
+        *(Condition(name, "cache", what, waves, setup={"empty": True}) for name, what, waves in told),
+        Condition("after other requests", "cache", text, others),
     ]
 
 

@@ -5,13 +5,24 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 
 from exactlm.audit.body import Body
-from exactlm.audit.condition import Condition, Shot, Wave, Workload, common_conditions, request_conditions
+from exactlm.audit.cache_control import PROBE as CACHE_PROBE
+from exactlm.audit.cache_control import CacheControl, new_salt, probe_cache
+from exactlm.audit.condition import (
+    Condition,
+    Shot,
+    Wave,
+    Workload,
+    cold_condition,
+    common_conditions,
+    request_conditions,
+)
 from exactlm.audit.condition import seed_conditions as drawn_conditions
 from exactlm.audit.response import read_stream, read_whole
 from exactlm.audit.target import Answer, Unvaried, gather_unvaried
@@ -25,7 +36,7 @@ NOT_VISIBLE = (
     ("speculation", "its speculative decoding cannot be set from outside"),
     ("dtype", "the precision of its weights cannot be set from outside"),
 )
-PROBE = "The capital of France is"
+PROBE = "One, two, three,"  # no prompt that is asked later: it would be found in a cache
 PROBE_LOAD = Workload((), 2)
 
 
@@ -51,9 +62,12 @@ class EndpointTarget:
         self._client = httpx.Client(headers=headers, timeout=timeout, limits=limits, trust_env=False)
         self._unable: dict[str, str] = {}
         self._num_cached: int | None = None
+        self._setup: Mapping[str, object] = {}
+        self._cache, self._salt = CacheControl(False, None, None), new_salt()
         try:
             self.model = model or self._first_model()
             self._probe()
+            self._cache = probe_cache(lambda fields: self._ask(CACHE_PROBE, fields=fields))
         except ConfigError:
             self._client.close()
             raise
@@ -63,17 +77,19 @@ class EndpointTarget:
         return {"kind": "endpoint", "engine": self.name, "model": self.model, "API": api}
 
     def conditions(self, load: Workload) -> list[Condition]:
-        made = [*common_conditions(load), *request_conditions(load)]
+        made = [*common_conditions(load, self._cache.can_empty), *request_conditions(load)]
+        if self._cache.field is not None:
+            made.append(cold_condition(load, f"each request with `{self._cache.field}`, which leaves the cache out"))
         if "seed" not in self._unable:
             made += drawn_conditions(load)
         return [c for c in made if c.factor not in self._unable]
 
     def unvaried(self) -> list[Unvaried]:
-        cache = ("cache", "cannot be emptied from outside: `cold` only asks other things in between")
-        return gather_unvaried([*self._unable.items()], [cache], NOT_VISIBLE)
+        cache = [("cache", self._cache.reason)] if self._cache.reason else []
+        return gather_unvaried([*self._unable.items()], cache, NOT_VISIBLE)
 
     def prepare(self, condition: Condition) -> None:
-        self._num_cached = None
+        self._num_cached, self._setup, self._salt = None, condition.setup, new_salt()
 
     def fire(self, wave: Wave) -> list[Answer]:
         if len(wave) == 1:
@@ -82,9 +98,8 @@ class EndpointTarget:
             gate = threading.Barrier(len(wave))
             with ThreadPoolExecutor(len(wave)) as pool:
                 answers = list(pool.map(lambda shot: self._ask(shot, gate), wave))
-        for answer in answers:
-            if answer.num_cached is not None:
-                self._num_cached = (self._num_cached or 0) + answer.num_cached
+        for shot, answer in zip(wave, answers, strict=True):
+            self._count(shot, answer)
         return answers
 
     def is_alive(self) -> bool:
@@ -99,6 +114,14 @@ class EndpointTarget:
 
     def close(self) -> None:
         self._client.close()
+
+    def _count(self, shot: Shot, answer: Answer) -> None:
+        """Counts what came from the cache, of the prompts alone. Some servers leave a count of 0 out, and in streams
+        all leave it out that are not asked."""
+        is_zero = self._cache.is_told and answer.error is None and not shot.is_streamed
+        count = answer.num_cached if answer.num_cached is not None else 0 if is_zero else None
+        if shot.prompt is not None and count is not None:
+            self._num_cached = (self._num_cached or 0) + count
 
     def _first_model(self) -> str:
         status: int | None = None
@@ -134,14 +157,16 @@ class EndpointTarget:
         if drawn.error:
             self._unable["seed"] = drawn.error
 
-    def _ask(self, shot: Shot, gate: threading.Barrier | None = None) -> Answer:
-        """One request; never raises for what the server does."""
+    def _ask(
+        self, shot: Shot, gate: threading.Barrier | None = None, fields: Mapping[str, Any] | None = None
+    ) -> Answer:
+        """One request, `fields` added to it; never raises for what the server does."""
         if gate is not None:
             gate.wait()
             time.sleep(shot.delay)
         begin = time.monotonic()
         try:
-            answer = self._request(shot)
+            answer = self._request(shot, fields)
         except httpx.TimeoutException as error:
             answer = Answer(error=f"timeout: {type(error).__name__}")
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
@@ -149,9 +174,10 @@ class EndpointTarget:
         answer.seconds = round(time.monotonic() - begin, 4)
         return answer
 
-    def _request(self, shot: Shot) -> Answer:
+    def _request(self, shot: Shot, fields: Mapping[str, Any] | None) -> Answer:
         end = time.monotonic() + self._timeout
-        with self._client.stream("POST", self._path, json=self._body(shot)) as response:
+        more = fields if fields is not None else self._cache.fields(self._setup, self._salt)
+        with self._client.stream("POST", self._path, json={**self._body(shot), **more}) as response:
             body = Body(response, end)
             if response.status_code != 200:
                 return Answer(error=f"status {response.status_code}: {body.text()[:200]}")

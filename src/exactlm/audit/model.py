@@ -12,6 +12,7 @@ from exactlm.audit.condition import (
     Shot,
     Wave,
     Workload,
+    cold_condition,
     common_conditions,
     request_conditions,
     seed_conditions,
@@ -44,6 +45,7 @@ class ModelTarget:
         self._path, self._is_chat = path, is_chat
         self._usual: dict[str, Any] = {"threads": threads, "isa": isa}
         self._setup: dict[str, Any] = {}
+        self._num_cached = 0
         self._llm = LLM(path, verify=verify, **self._usual)
         self.fingerprint, self.isa, self.threads = self._llm.fingerprint, self._llm.isa, self._llm.threads
 
@@ -53,7 +55,8 @@ class ModelTarget:
 
     def conditions(self, load: Workload) -> list[Condition]:
         return [
-            *common_conditions(load),
+            *common_conditions(load, can_empty=True),
+            cold_condition(load, "the prefix cache switched off"),
             *request_conditions(load),
             *self._own_conditions(load),
             *seed_conditions(load),
@@ -63,19 +66,39 @@ class ModelTarget:
         return gather_unvaried(NOT_VARIED)
 
     def prepare(self, condition: Condition) -> None:
-        setup = {k: v for k, v in condition.setup.items() if k != "plain"}
+        setup = {k: v for k, v in condition.setup.items() if k not in ("plain", "empty")}
         if setup.get("kv_tokens") == "small":
             setup["kv_tokens"] = self._small_cache(condition)
-        if setup != self._setup:
+        if setup != self._setup or condition.setup.get("empty"):
             self._llm = LLM(self._path, **{**self._usual, **setup})
             self._setup = setup
-        self._is_plain = bool(condition.setup.get("plain"))
+        self._is_plain, self._num_cached = bool(condition.setup.get("plain")), 0
+        self._is_cache_told = condition.factor == "cache"
         self._before = self._llm.stats()
 
     def fire(self, wave: Wave) -> list[Answer]:
+        answers = [self._answer_plainly(shot) for shot in wave] if self._is_plain else self._answer(wave)
+        self._num_cached += sum(a.num_cached or 0 for s, a in zip(wave, answers, strict=True) if s.prompt is not None)
+        return answers
+
+    def is_alive(self) -> bool:
+        return True
+
+    def note(self) -> dict[str, int]:
+        now, before = self._llm.stats(), self._before
+        counts = {
+            "preemptions": now.num_preemptions - before.num_preemptions,
+            "cached prompt tokens": self._num_cached,
+            "accepted drafts": now.num_accepted_tokens - before.num_accepted_tokens,
+        }
+        return {n: count for n, count in counts.items() if count or (self._is_cache_told and n.startswith("cached"))}
+
+    def close(self) -> None:
+        del self._llm
+
+    def _answer(self, wave: Wave) -> list[Answer]:
+        """Answers of requests that share the engine's steps."""
         begin = time.monotonic()
-        if self._is_plain:
-            return [self._answer_plainly(shot) for shot in wave]
         tickets: list[Ticket | Answer] = [Answer() for _ in wave]
         waiting = sorted(range(len(wave)), key=lambda i: wave[i].delay)
         while waiting or any(isinstance(t, Ticket) and not t.is_done for t in tickets):
@@ -86,21 +109,6 @@ class ModelTarget:
                 time.sleep(0.001)
             tickets = [self._poll(t, wave[i].is_streamed) for i, t in enumerate(tickets)]
         return [_read(t, time.monotonic() - begin) if isinstance(t, Ticket) else t for t in tickets]
-
-    def is_alive(self) -> bool:
-        return True
-
-    def note(self) -> dict[str, int]:
-        now, before = self._llm.stats(), self._before
-        counts = {
-            "preemptions": now.num_preemptions - before.num_preemptions,
-            "cached prompt tokens": now.num_cached_tokens - before.num_cached_tokens,
-            "accepted drafts": now.num_accepted_tokens - before.num_accepted_tokens,
-        }
-        return {name: count for name, count in counts.items() if count}
-
-    def close(self) -> None:
-        del self._llm
 
     def _own_conditions(self, load: Workload) -> list[Condition]:
         shots = shuffled(load.each(), "own")

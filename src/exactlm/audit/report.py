@@ -108,7 +108,8 @@ def to_html(report: Report) -> str:
     from jinja2 import Environment  # every command reads this module, this one alone makes a page
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"share": tell_share, "mean": tell_mean, "size": tell_size}
+    filters = {"count": tell_count, "share": tell_share, "interval": tell_interval, "mean": tell_mean}
+    environment.filters |= filters | {"size": tell_size, "cosine": tell_cosine}
     source = files("exactlm.audit").joinpath("report.html.jinja").read_text(encoding="utf-8")
     return environment.from_string(source).render(
         report=report,
@@ -166,22 +167,37 @@ def _draw(report: Report) -> list[tuple[str, str]]:
     return plots
 
 
+def tell_count(share: Share) -> str:
+    """ "3 of 8"; a dash where there was nothing to compare."""
+    return f"{share.count} of {share.total}" if share.total else "–"
+
+
 def tell_share(share: Share) -> str:
     """ "3 of 8 (14-69 %)"; a dash where there was nothing to compare."""
-    if share.low is None or share.high is None:
-        return "–"
-    return f"{share.count} of {share.total} ({100 * share.low:.0f}–{100 * share.high:.0f} %)"
+    return f"{tell_count(share)} ({tell_interval(share)})" if share.total else "–"
+
+
+def tell_interval(of: Share | Mean) -> str:
+    """ "14-69 %" of a share, "1.00-1.50" of a mean; nothing where there is none."""
+    if of.low is None or of.high is None:
+        return ""
+    if isinstance(of, Share):
+        return f"{100 * of.low:.0f}–{100 * of.high:.0f} %"
+    return f"{of.low:.3g}–{of.high:.3g}"
 
 
 def tell_mean(mean: Mean) -> str:
-    """ "1.25 (1.00-1.50)"; a dash where there was nothing to average."""
-    if mean.mean is None:
-        return "–"
-    if mean.low is None or mean.high is None:
-        return f"{mean.mean:.3g}"
-    return f"{mean.mean:.3g} ({mean.low:.3g}–{mean.high:.3g})"
+    """ "1.25"; a dash where there was nothing to average."""
+    return "–" if mean.mean is None else f"{mean.mean:.3g}"
 
 
 def tell_size(value: float | None) -> str:
     """ "0" only for exactly 0."""
     return "–" if value is None else "0" if value == 0 else f"{value:.2g}"
+
+
+def tell_cosine(value: float | None) -> str:
+    """ "1" only for exactly 1; near it, how far it is from it."""
+    if value is None:
+        return "–"
+    return "1" if value == 1 else f"1 − {1 - value:.1e}" if value > 1 - 1e-4 else f"{value:.5f}"

@@ -106,3 +106,17 @@ def test_logits_are_the_worst_seen() -> None:
     ]
     load = Analysis([BASE, LOAD], observations).findings[1]
     assert (load.max_difference, load.cosine, load.numbers.count) == (0.25, 0.99, 1)
+    assert (load.difference.mean, load.cosines.mean) == (0.25, 0.99)
+
+
+def test_means_are_over_prompts_and_have_intervals() -> None:
+    observations = [
+        *(seen("base", i, "a b c", digest="d", max_difference=0.0, cosine=1.0) for i in range(3)),
+        seen("load", 0, "a b x", digest="e", max_difference=0.5, cosine=0.5),
+        seen("load", 1, "x b c", digest="e", max_difference=0.25, cosine=0.75),
+        seen("load", 2, "a b c", digest="d", max_difference=0.0, cosine=1.0),
+    ]
+    load = Analysis([BASE, LOAD], observations).findings[1]
+    assert (load.difference.mean, load.difference.low, load.difference.high) == (0.25, 0.0, 0.5)
+    assert (load.cosines.mean, load.cosines.low, load.cosines.high) == (0.75, 0.5, 1.0)
+    assert (load.first, load.firsts.mean, load.firsts.total) == (0, 1.0, 2)  # of the two that part

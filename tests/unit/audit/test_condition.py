@@ -46,7 +46,7 @@ def test_groups_have_one_base_and_one_temperature() -> None:
 
 def test_warming_requests_share_a_prefix() -> None:
     conditions = {c.name: c for c in plan(Workload(load_prompts()))}
-    for name in ("half cached", "nearly all cached"):
+    for name in ("after its first half", "after nearly all of it"):
         waves = conditions[name].waves
         for (warm,), (shot,) in zip(waves[::2], waves[1::2], strict=True):
             assert warm.prompt is None
@@ -63,3 +63,12 @@ def test_plan_is_the_same_each_time_and_told_apart() -> None:
         Workload(load_prompts(limit=7)),
     ]
     assert len({digest_plan(plan(other)) for other in [load, *others]}) == 4
+
+
+def test_fillers_share_nothing() -> None:
+    """What is cached makes room only for what is not there yet."""
+    (condition,) = [c for c in plan(Workload(load_prompts())) if c.name == "after other requests"]
+    texts = [shot.text for wave in condition.waves for shot in wave if shot.prompt is None]
+    assert len(texts) == 3 * len(load_prompts())
+    words = [text.split()[0] for text in texts]
+    assert len(set(words)) == len(words)

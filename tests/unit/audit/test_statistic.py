@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from exactlm.audit.report import tell_mean, tell_share
+from exactlm.audit.report import tell_interval, tell_mean, tell_share
 from exactlm.audit.statistic import Mean, deviation_of, mean_of, share_of
 
 
@@ -46,8 +46,8 @@ def test_nothing_has_no_interval() -> None:
 
 def test_one_value_has_no_interval() -> None:
     assert mean_of([2.5]) == Mean(2.5, None, None, 1)
-    assert tell_mean(mean_of([2.5])) == "2.5"
-    assert tell_mean(mean_of([2.5, 2.5])) == "2.5 (2.5–2.5)"
+    assert (tell_mean(mean_of([2.5])), tell_interval(mean_of([2.5]))) == ("2.5", "")
+    assert (tell_mean(mean_of([2.5, 2.5])), tell_interval(mean_of([2.5, 2.5]))) == ("2.5", "2.5–2.5")
 
 
 def test_bootstrap_repeats_and_covers() -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
+from exactlm.audit.comparison import common_length
+
 WORDS = ["ash", "bay", "cod", "dew", "elm", "fig", "gum", "hay", "ivy", "jam", "kit", "log", "map", "nut", "oak", "pea"]
 
 
@@ -27,13 +29,16 @@ WAIT_S = 60.0
 class Behaviour:
     """noise: "none"; "load", another word at position 3 in a wave of several; "always", at every request; "number",
     only a log-probability wanders. takes_seed, tells_logprobs: else status 400. heeds_seed: whether it matters.
-    fails_every: so many-th requests get status 500; 0 for none."""
+    fails_every: so many-th requests get status 500; 0 for none. cache: "untold"; "none", 0 is told for every prompt;
+    "kept", what prompts share with earlier ones is told, in characters; "cache_salt" and "cache_prompt", as "kept", and
+    that field is heeded; "strict", as "kept", and a field that is not known gets status 400."""
 
     noise: str = "none"
     takes_seed: bool = True
     heeds_seed: bool = True
     tells_logprobs: bool = True
     fails_every: int = 0
+    cache: str = "untold"
 
 
 def answer_of(prompt: str, seed: int | None, count: int) -> list[str]:
@@ -46,6 +51,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     behaviour: ClassVar[Behaviour]
     counter: ClassVar[Iterator[int]]
+    kept: ClassVar[list[tuple[object, str]]]
     wave: ClassVar[threading.Barrier] = threading.Barrier(1)
 
     def log_message(self, *arguments: object) -> None:
@@ -68,6 +74,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._send(400, {"error": "no seed here"})
         if body.get("logprobs") and not like.tells_logprobs:
             return self._send(400, {"error": "no logprobs here"})
+        if like.cache == "strict" and not body.keys().isdisjoint(("cache_salt", "cache_prompt")):
+            return self._send(400, {"error": "what field is this?"})
         is_chat = "messages" in body
         prompt = body["messages"][0]["content"] if is_chat else body["prompt"]
         drawn = body["temperature"] > 0 and like.heeds_seed
@@ -80,11 +88,23 @@ class Handler(BaseHTTPRequestHandler):
             values[0] -= number * 2.0**-20
         told = bool(body.get("logprobs"))
         if not body.get("stream"):
-            return self._send(200, {"choices": [_choice(is_chat, "message", tokens, values, told, "length")]})
+            choices = [_choice(is_chat, "message", tokens, values, told, "length")]
+            return self._send(200, {"choices": choices, **self._tell_cache(body, prompt)})
         events = [_choice(is_chat, "delta", [t], [v], told, None) for t, v in zip(tokens, values, strict=True)]
         events.append(_choice(is_chat, "delta", [], [], False, "length"))
         lines = [f"data: {json.dumps({'choices': [event]})}\n\n" for event in events]
         return self._send_raw(200, "text/event-stream", "".join([*lines, "data: [DONE]\n\n"]).encode())
+
+    def _tell_cache(self, body: dict[str, Any], prompt: str) -> dict[str, Any]:
+        """The usage of an answer."""
+        cache = self.behaviour.cache
+        if cache == "untold":
+            return {}
+        salt = body.get("cache_salt") if cache == "cache_salt" else None
+        is_off = cache == "none" or (cache == "cache_prompt" and body.get("cache_prompt") is False)
+        shared = [common_length(prompt, old) for key, old in self.kept if key == salt and not is_off]
+        self.kept.append((salt, prompt))
+        return {"usage": {"prompt_tokens_details": {"cached_tokens": max(shared, default=0)}}}
 
     def _send(self, status: int, value: object) -> None:
         self._send_raw(status, "application/json", json.dumps(value).encode())
@@ -111,6 +131,7 @@ class Server(ThreadingHTTPServer):
     """Ends its connections when it closes: a client that keeps one open must not be answered any more."""
 
     daemon_threads = False
+    request_queue_size = 128  # a wave's connections all wait here; one that finds no room comes late
 
     def __init__(self, handler: type[Handler]) -> None:
         super().__init__(("127.0.0.1", 0), handler)
@@ -137,7 +158,7 @@ def expect(count: int) -> None:
 def serve(behaviour: Behaviour) -> Iterator[str]:
     """The URL of a server that behaves so."""
     expect(1)
-    members = {"behaviour": behaviour, "counter": itertools.count(1)}
+    members = {"behaviour": behaviour, "counter": itertools.count(1), "kept": []}
     server = Server(type("ToyHandler", (Handler,), members))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
