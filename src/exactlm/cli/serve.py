@@ -57,7 +57,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--request-log", metavar="FILE", help="append one line of JSON for each request")
     parser.add_argument("--log-text", action="store_true", help="write prompts and answers into the request log too")
     parser.add_argument(
-        "--ledger", metavar="WHERE", help="append a receipt of every answer to this file or postgresql:// database"
+        "--ledger",
+        metavar="WHERE",
+        help="append a receipt of every answer, and of what a stream came to that ends early, to this file or "
+        "postgresql:// database",
     )
     parser.add_argument("--sign-key", metavar="FILE", help="sign receipts with a key of `exactlm keygen`")
     parser.set_defaults(execute=execute)
