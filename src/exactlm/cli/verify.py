@@ -64,8 +64,8 @@ def execute(options: argparse.Namespace) -> int:
     is_sound = all(v.is_identical for v in verdicts)
     differing = [v for v in verdicts if v.differs is not None]
     if options.json:
-        told = [_plain(verdict) for verdict in verdicts]
-        print_json({"identical": is_sound, "checked": sum(v.is_checked for v in verdicts), "of": len(receipts), "receipts": told})
+        checked, told = sum(v.is_checked for v in verdicts), [_plain(verdict) for verdict in verdicts]
+        print_json({"identical": is_sound, "checked": checked, "of": len(receipts), "receipts": told})
     else:
         for verdict in verdicts:
             if not verdict.is_identical:
@@ -108,7 +108,8 @@ def _renumber(verdict: Verdict, chosen: list[int]) -> Verdict:
 def _tell(verdict: Verdict) -> str:
     if not verdict.is_checked:
         return f"not checked: {verdict.reason}"
-    where = f" at token {verdict.position}" if verdict.position is not None else ""
+    is_named = verdict.position is not None and verdict.altered is None  # else the reason says where
+    where = f" at token {verdict.position}" if is_named else ""
     return f"{verdict.differs} differs{where}: {verdict.reason}"
 
 
