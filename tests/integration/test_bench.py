@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -124,6 +125,121 @@ def told(line: str) -> Any:
     return json.loads(line).get("text")
 
 
+@pytest.fixture
+def writing(tiny_model: Path, tmp_path: Path) -> list[str]:
+    """Twenty essays of a few words each."""
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    rows = [{"category": "writing", "turns": [text]} for text in ("Sing.", "Ring.")]
+    (folder / "mt_bench_question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = [
+        "--engine",
+        f"exactlm:{tiny_model}",
+        "--data",
+        str(folder),
+        "--threads",
+        "1",
+        "--conditions",
+        "batch-4",
+    ]
+    return ["essays", *arguments]
+
+
+def count_lines(folder: Path, pattern: str) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob(pattern))
+
+
+def test_essays_ended_at_any_moment_are_the_same(writing: list[str], tmp_path: Path) -> None:
+    """Interrupted, killed, with a torn last line, and with a second run beside."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    whole = bench(*writing, "--out", str(one))
+    assert whole.returncode == 0, whole.stderr
+    (expected,) = (path.read_bytes() for path in one.glob("essays-*"))
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also where the caller ignores it
+        "import sys; from exactlm.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "bench", *writing, "--out", str(two)]
+    slow = {**os.environ, "EXACTLM_ISA": "reference"}  # the same bytes in many times the time
+    for number, status in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+        before = count_lines(two, "*.part")
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=slow)
+        end = time.monotonic() + 60
+        while count_lines(two, "*.part") < max(before, 1) + 1 and time.monotonic() < end:
+            time.sleep(0.005)
+        try:
+            if before == 0:
+                second = bench(*writing, "--out", str(two))
+                assert (second.returncode, "another run is writing it" in second.stderr) == (2, True), second.stderr
+            process.send_signal(number)
+            _, told = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        assert (process.returncode, "Traceback" in told) == (status, False), told
+        assert max(before, 1) < count_lines(two, "*.part") < 21
+        assert not list(two.glob("essays-*.jsonl"))
+    (part,) = two.glob("*.part")
+    part.write_bytes(part.read_bytes()[:-5])
+    done = bench(*writing, "--out", str(two))
+    assert done.returncode == 0, done.stderr
+    assert "essays, 20 items" in done.stdout
+    (found,) = (path.read_bytes() for path in two.glob("essays-*"))
+    assert found == expected
+
+
+def test_another_limit_goes_on(writing: list[str], tmp_path: Path) -> None:
+    """Of essays only those asked for are written. The table, the JSON and the bar say how many were asked."""
+    arguments = [*writing, "--out", str(tmp_path / "out")]
+    digests, answers = set(), b""
+    for limit, num_essays in ((3, 3), (6, 6), (4, 6)):
+        result = result_of(*arguments, "--limit", str(limit))
+        digests.add(result["items_sha256"])
+        assert result["num_items"] == result["engines"][0]["conditions"]["batch-4"]["num_items"] == limit
+        assert count_lines(tmp_path / "out", "essays-*.jsonl") == num_essays
+        (records,) = (tmp_path / "out" / "essays").glob("*.jsonl")
+        assert records.read_bytes().startswith(answers)
+        answers = records.read_bytes()
+    assert len(digests) == 1
+    table = bench(*arguments, "--limit", "5")
+    assert "essays, 5 items" in table.stdout
+    assert "%" not in table.stderr
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "exactlm", "bench", *arguments, "--limit", "8"]
+    told = b""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=slave, env={**os.environ, "TERM": "xterm"}):
+        os.close(slave)
+        with contextlib.suppress(OSError):  # the terminal's end
+            while block := os.read(master, 4096):
+                told += block
+    os.close(master)
+    assert b"writes essays" in told
+    assert b"%" in told
+
+
+def test_a_change_of_data_is_refused(common: list[str], data: Path) -> None:
+    """Also of an item that was not asked; the same data then go on."""
+    arguments = [*common, "--conditions", "alone", "--limit", "3"]
+    assert bench(*arguments).returncode == 0
+    path = data / "contracts" / "3.txt"
+    before = path.read_bytes()
+    path.write_bytes(before + b".")
+    refused = bench(*arguments)
+    assert (refused.returncode, "items_sha256 differ" in refused.stderr) == (2, True), refused.stderr
+    path.write_bytes(before)
+    assert bench(*arguments).returncode == 0
+
+
+def test_an_essay_that_was_changed_is_refused(writing: list[str], tmp_path: Path) -> None:
+    arguments = [*writing, "--limit", "3", "--out", str(tmp_path / "out")]
+    assert bench(*arguments).returncode == 0
+    (path,) = (tmp_path / "out").glob("essays-*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[1]["essay"] += "!"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused = bench(*arguments)
+    assert (refused.returncode, "item 1 was another one" in refused.stderr) == (2, True), refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -134,6 +250,8 @@ def told(line: str) -> Any:
         (["contracts", "--engine", "{engine}", "--limit", "0"], ["--limit 0"]),
         (["boolq", "--engine", "{engine}", "--data", "{data}"], ["boolq_val.jsonl"]),
         (["essays", "--engine", "torch:."], ["--essays"]),
+        (["essays", "--engine", "{engine}", "--data", "{data}"], ["mt_bench_question.jsonl"]),
+        (["essays", "--engine", "{engine}", "--conditions", "noise"], ["noise"]),  # before anything is written
         (["nothing", "--engine", "{engine}"], ["nothing"]),
         (["contracts", "--engine", "torch:.", "--conditions", "cached"], ["torch:.", "no condition is left"]),
     ],
@@ -249,7 +367,6 @@ def test_essays_are_written_once_with_stated_seeds(tmp_path: Path) -> None:
     assert first["items_sha256"] == second["items_sha256"]
     (essays,) = (tmp_path / "one").glob("essays-*.jsonl")
     texts = [json.loads(line)["essay"] for line in essays.read_text().splitlines()]
-    assert len(texts) == 10
-    assert len(set(texts)) > 5
+    assert len(texts) == len(set(texts)) == 3
     assert 1 < first["engines"][0]["conditions"]["batch-4"]["mean_value"] < 5
     assert first["engines"][0]["spread"]["num_changed"] == 0

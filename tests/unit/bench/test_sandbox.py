@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exactlm.bench.sandbox import CPU_SECONDS, Sandbox, list_folders
+from exactlm.bench.sandbox import CPU_SECONDS, MEMORY_BYTES, WALL_SECONDS, Sandbox, list_folders
 from exactlm.errors import ConfigError
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,20 @@ def test_endless_program_is_stopped(sandbox: Sandbox) -> None:
     outcome = sandbox.run("while True: pass", "")
     assert (outcome.compiles, outcome.passes) == (True, False)
     assert time.monotonic() - begin > CPU_SECONDS / 2
+
+
+def test_sleeping_program_is_stopped(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It uses no processor time."""
+    monkeypatch.setattr("exactlm.bench.sandbox.WALL_SECONDS", 1)
+    begin = time.monotonic()
+    outcome = sandbox.run("import time\ntime.sleep(60)", "")
+    assert (outcome.compiles, outcome.passes, outcome.report) == (True, False, "stopped after 1 s")
+    assert time.monotonic() - begin < 30
+
+
+def test_documented_limits_are_those_of_the_code() -> None:
+    told = (ROOT / "docs" / "howto" / "bench.md").read_text()
+    assert f"{CPU_SECONDS} seconds of processor time, {WALL_SECONDS} seconds in all, {MEMORY_BYTES >> 30} GiB" in told
 
 
 def test_files_of_this_machine_are_neither_seen_nor_changed(sandbox: Sandbox, tmp_path: Path) -> None:
