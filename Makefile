@@ -17,7 +17,7 @@ help:
 	@echo "make demo       fetch a real model, convert it, answer, and show that nothing changes a bit (under 3 minutes)"
 	@echo "make test       the test suite (under 10 minutes)"
 	@echo "make check      formatting, linting, types, imports, native tests on this machine"
-	@echo "make check-all  everything: also sanitizers, other architectures under qemu, the long invariance sweep"
+	@echo "make check-all  everything: also sanitizers, other architectures under qemu, whole models and receipts there, the long sweeps"
 	@echo "make models     only fetch and convert the real model"
 	@echo "make vectors    rewrite spec/vectors from the NumPy reference"
 
@@ -56,6 +56,7 @@ check: $(VENV)/linters
 
 check-all: check models
 	bash tools/native_check.sh sanitize aarch64 haswell riscv64 s390x
+	bash tools/emulated_model.sh haswell aarch64
 	$(BIN)/python -m pytest
 
 vectors: $(VENV)/made

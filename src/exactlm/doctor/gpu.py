@@ -65,8 +65,11 @@ def read_gpu(index: int, line: str) -> list[Finding]:
     ]
 
 
-def examine_torch() -> list[Finding]:
-    """torch's flags, if it is installed."""
+def examine_torch(may_import: bool) -> list[Finding]:
+    """torch's flags, if it is installed. may_import: to import it takes seconds and may change this process."""
+    if not may_import:
+        asked = "not looked at: `exactlm doctor --torch`, under a Python that has torch, shows cuDNN's and TF32's flags"
+        return [Finding("torch", "cuDNN and TF32 flags", asked, FLOAT, _FLAGS, OK, _NO_TORCH)]
     if importlib.util.find_spec("torch") is None:
         return [Finding("torch", "torch", "not installed", FLOAT, _FLAGS, OK, _NO_TORCH)]
     try:

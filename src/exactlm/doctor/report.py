@@ -23,8 +23,7 @@ def examine(model: str | None = None, has_torch: bool = False) -> Iterator[Findi
     yield from examine_selftest()
     yield from examine_environment()
     yield from examine_gpu()
-    if has_torch:
-        yield from examine_torch()
+    yield from examine_torch(has_torch)
 
 
 def examine_selftest() -> Iterator[Finding]:

@@ -154,11 +154,18 @@ def test_drivers(line: str, state: str) -> None:
     assert "MHz" in clocks.value
 
 
+def test_torch_is_imported_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    (finding,) = examine_torch(may_import=False)
+    assert "exactlm doctor --torch" in finding.value
+    assert "torch" not in sys.modules
+
+
 def test_a_torch_that_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    (finding,) = examine_torch()
+    (finding,) = examine_torch(may_import=True)
     assert (finding.state, finding.needed_by) == (NOTE, FLOAT)
     assert "libcudart.so.12" in finding.value
 
