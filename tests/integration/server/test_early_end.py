@@ -7,7 +7,6 @@ import random
 import signal
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +20,7 @@ from exactlm.proof.verify import verify_receipts
 from exactlm.receipt import Receipt
 from exactlm.signature import write_key
 from tests import tiny
-from tests.integration.server.process import CHAT, COMPLETION, LASTING, SLOW, ServerProcess, read_reply
+from tests.integration.server.process import CHAT, COMPLETION, LASTING, SLOW, ServerProcess, read_reply, wait_for
 
 SENT = {"Content-Type": "application/json"}
 LONG = {"max_tokens": 7000, "ignore_eos": True, "return_token_ids": True}
@@ -166,7 +165,7 @@ def test_who_leaves_in_the_queue_leaves_nothing(lasting_model: Path, judge: LLM,
 def test_a_stream_whose_time_is_over_is_recorded_before_that_is_told(
     lasting_model: Path, judge: LLM, tmp_path: Path
 ) -> None:
-    options = ("--request-seconds", "1.5", "--ledger", str(tmp_path / "a.db"), "--request-log", str(tmp_path / "log"))
+    options = ("--request-seconds", "2", "--ledger", str(tmp_path / "a.db"), "--request-log", str(tmp_path / "log"))
     with ServerProcess(lasting_model, *SLOW, *options) as running:
         whole = threading.Thread(target=running.post, args=(COMPLETION, LASTING))
         whole.start()
@@ -201,8 +200,7 @@ def test_streams_that_a_shutdown_ends_are_recorded(lasting_model: Path, judge: L
         threads = [threading.Thread(target=hear, args=(number,)) for number in range(3)]
         for thread in threads:
             thread.start()
-        while not all(h.num_events > 3 for h in heard):
-            time.sleep(0.01)
+        wait_for(lambda: all(h.num_events > 3 for h in heard))
         running.process.send_signal(signal.SIGTERM)
         assert read_reply(waiting).status == 503
         for thread in threads:
