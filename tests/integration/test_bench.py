@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -154,6 +155,7 @@ def test_essays_ended_at_any_moment_are_the_same(writing: list[str], tmp_path: P
     one, two = tmp_path / "one", tmp_path / "two"
     whole = bench(*writing, "--out", str(one))
     assert whole.returncode == 0, whole.stderr
+    assert re.fullmatch(r"exactlm bench: \S+ writes \S+\n", whole.stderr)  # and no bar, where no terminal is
     (expected,) = (path.read_bytes() for path in one.glob("essays-*"))
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also where the caller ignores it

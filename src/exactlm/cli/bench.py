@@ -31,7 +31,8 @@ EPILOG = """examples:
   exactlm bench humaneval --engine exactlm:smollm2 --conditions batch-32,alone --spread-limit 20 --json
 
 Each engine runs in a process of its own and is asked the same questions under every condition: alone, batch-4,
-batch-32, shuffled, threads-1, threads-2, neighbours, load, cached. A run that was ended goes on where it was, also with another --limit.
+batch-32, shuffled, threads-1, threads-2, neighbours, load, cached. A run that was ended goes on where it was, also with
+another --limit.
 Exit status 0: done. 1: answers of an exactlm engine differ between conditions. 2: wrong usage or input."""
 
 

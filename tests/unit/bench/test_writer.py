@@ -73,7 +73,9 @@ def test_every_finished_essay_outlives_an_interruption(llm: LLM, whole: bytes, t
         lines = (tmp_path / "essays.part").read_text().splitlines()
         assert len(lines) - 1 == (1 if there == 0 else there + 5)
         assert not (tmp_path / "essays.jsonl").exists()
-    llm.check_integrity()  # what was under way was given up
+        stats = llm.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)  # what was under way was given up
+    llm.check_integrity()
     assert complete(make(tmp_path), llm) == [16] + [1] * 8
     assert (tmp_path / "essays.jsonl").read_bytes() == whole
 
