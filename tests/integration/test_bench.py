@@ -218,6 +218,17 @@ def test_another_limit_goes_on(writing: list[str], tmp_path: Path) -> None:
     assert b"%" in told
 
 
+def test_tables_are_of_what_was_asked_whatever_else_is_there(common: list[str], tmp_path: Path) -> None:
+    small = [*common, "--conditions", "alone,batch-4", "--limit", "5", "--spread-limit", "2"]
+    first = result_of(*small)
+    assert result_of(*common, "--conditions", "batch-4,alone")["engines"][0]["spread"]["num_items"] == 12
+    again = result_of(*small)
+    assert [r["engines"][0]["conditions"]["alone"]["num_items"] for r in (first, again)] == [5, 5]
+    assert [r["engines"][0]["conditions"]["batch-4"]["num_items"] for r in (first, again)] == [2, 2]
+    assert [r["engines"][0]["spread"]["num_items"] for r in (first, again)] == [2, 2]
+    assert first["items_sha256"] == again["items_sha256"]
+
+
 def test_a_change_of_data_is_refused(common: list[str], data: Path) -> None:
     """Also of an item that was not asked; the same data then go on."""
     arguments = [*common, "--conditions", "alone", "--limit", "3"]

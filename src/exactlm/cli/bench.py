@@ -181,19 +181,20 @@ def _measure(
 ) -> EngineReport:
     from exactlm.bench.journal import Journal
     from exactlm.bench.report import EngineReport
-    from exactlm.bench.run import run_engine
+    from exactlm.bench.run import WHOLE, run_engine
     from exactlm.bench.spread import measure_spread, summarise
 
     path = Path(options.out) / task.name / (re.sub(r"[^\w.-]+", "-", engine.name).strip("-") + ".jsonl")
     header = {"bench": task.name, "engine": engine.name, "model": engine.identity, "threads": plan.threads, **digests}
     refused = {c.name: reason for c in plan.conditions if (reason := engine.refuse(c)) is not None}
-    total = sum(len(plan.select(c)) for c in plan.conditions if c.name not in refused)
+    kept = [c for c in plan.conditions if c.name not in refused]
+    names = [c.name for c in kept]
+    asked = {(c.name, i.id) for c in kept for i in plan.select(c)}
     with Journal(path, header) as journal, _open_progress() as bar:
-        at = bar.add_task(f"{task.name} {engine.name}", total=total)
+        at = bar.add_task(f"{task.name} {engine.name}", total=len(asked))
         run_engine(engine, task, plan, journal, lambda count: bar.advance(at, count))
-        names = [c.name for c in plan.conditions if c.name not in refused]
-        asked = {(c, i.id) for c in names for i in plan.items} | {(c, "") for c in names}
-        records = {key: record for key, record in journal.records.items() if key in asked}
+        wanted = asked | {(name, WHOLE) for name in names}  # the journal may hold more, of another --limit
+        records = {key: record for key, record in journal.records.items() if key in wanted}
         conditions = {name: summarise(records, name) for name in names}
         return EngineReport(engine.name, conditions, measure_spread(records, names), refused)
 
