@@ -27,7 +27,8 @@ from exactlm.engine.sequence import Sequence as Request
 from exactlm.engine.stats import EngineStats
 from exactlm.errors import ConfigError, FormatError, RequestError
 from exactlm.format.memory_lock import lock_tensors
-from exactlm.format.reader import ModelDirectory, open_model
+from exactlm.format.reader import open_model
+from exactlm.identity import Identity
 from exactlm.kernels.select import select_kernels
 from exactlm.log import configure_log
 from exactlm.models.config import ModelConfig
@@ -49,7 +50,8 @@ class LLM:
     path: the model directory. The other arguments are capacity: none of them can change a bit of any answer. threads:
     None for EXACTLM_THREADS or all processors. isa: None for EXACTLM_ISA or the fastest ("reference" is the NumPy
     definition). max_batch: sequences in a step. chunk_tokens: tokens in a step. kv_tokens: tokens that the KV cache
-    holds. verify: first check that every weight has the digest of the manifest, which the fingerprint stands for.
+    holds. verify: first check that every weight has the digest of the manifest, which the fingerprint stands for;
+    else this is done before the first receipt, and takes a second for each gigabyte or so.
     prefix_cache: prompts that begin alike share what was computed. speculation: "ngram" lets a step decide several
     tokens where the text repeats itself. mlock: keep the weights in memory; CapacityError where a limit forbids it.
     warmup: blank inferences before the first request. Raises FormatError, ConfigError, IsaError, CapacityError.
@@ -76,8 +78,6 @@ class LLM:
             raise ConfigError(f"warmup={warmup!r}: use a number of runs from 0 to 1000")
         kernels = select_kernels(isa, threads)
         directory = open_model(path)
-        if verify:
-            _check_digests(directory)
         self.config = ModelConfig.from_dict(directory.config)
         self.tokenizer = Tokenizer.load(directory.path)
         if self.tokenizer.num_tokens != self.config.num_tokens:
@@ -87,7 +87,9 @@ class LLM:
             )
         directory.check_unchanged()
         self.fingerprint = directory.fingerprint
-        self.identity = _identify(directory)
+        self._identity = Identity(directory)
+        if verify:
+            self._identity.vouch()
         self.isa, self.threads = kernels.isa, kernels.num_threads
         if mlock:
             lock_tensors(directory.tensors)
@@ -107,6 +109,11 @@ class LLM:
             "%s loaded in %.2f s: %s, %d threads, KV cache of %d tokens, fingerprint %.16s",
             path, time.monotonic() - begin, self.isa, self.threads, self._engine.cache_tokens, self.fingerprint,
         )  # fmt: skip
+
+    @property
+    def identity(self) -> dict[str, str | None]:
+        """What a receipt says of this model: spec/receipts.md 2, `model`."""
+        return self._identity.members
 
     @property
     def context_tokens(self) -> int:
@@ -281,7 +288,7 @@ class LLM:
         drafters: Sequence[DraftSource] = (),
         first_choice: int = 0,
     ) -> Ticket:
-        """A request that is not yet submitted. RequestError, CapacityError."""
+        """A request that is not yet submitted. RequestError, CapacityError; FormatError for a damaged weight."""
         self._engine.admission.check(prompt.token_ids, params)
         if not 0 <= first_choice <= MAX_CHOICES - params.n:
             raise RequestError(f"choice={first_choice!r}: with n={params.n}, use 0 to {MAX_CHOICES - params.n}")
@@ -289,6 +296,7 @@ class LLM:
             raise RequestError(f"{len(drafters)} drafters for n={params.n} answers: give one for each")
         if receipt:
             check_receiptable(prompt, params)
+        identity = self._identity.vouch() if receipt else None
         params = params.seeded()
         answers: list[Answer] = []
         guide = self._make_guide(params) if params.is_guided else None
@@ -298,7 +306,7 @@ class LLM:
             drafter, choice = drafters[i] if drafters else None, first_choice + i
             sequence = self._engine.make(prompt.token_ids, params, choice, leader, fork, receipt, drafter)
             answers.append(Answer(self.tokenizer, sequence))
-        return Ticket(prompt, answers, self._lock, self._drop, self._cut, self.identity if receipt else None)
+        return Ticket(prompt, answers, self._lock, self._drop, self._cut, identity)
 
     def _make_guide(self, params: SamplingParams) -> Guide:
         with self._guide_lock:
@@ -340,26 +348,6 @@ class LLM:
         while self._dropped:
             self._engine.cancel(self._dropped[0])
             self._dropped.popleft()
-
-
-def _identify(directory: ModelDirectory) -> dict[str, str | None]:
-    """The member `model` of a receipt: spec/receipts.md 2."""
-    files = directory.manifest["files"]
-    template = files.get("chat_template.jinja")
-    return {
-        "fingerprint": directory.fingerprint,
-        "model": directory.model_digest,
-        "tokenizer": files["tokenizer.json"]["sha256"],
-        "text": files["text.json"]["sha256"],
-        "template": template["sha256"] if template else None,
-        "adapter": None,
-    }
-
-
-def _check_digests(directory: ModelDirectory) -> None:
-    for name, is_sound in directory.verify():
-        if not is_sound:
-            raise FormatError(f"{directory.path}: {name} is not what manifest.json says; convert the checkpoint again")
 
 
 def _give_back_freed_memory() -> None:

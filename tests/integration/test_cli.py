@@ -207,17 +207,21 @@ def test_interrupted_conversion_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
 
 
-def test_verify_refuses_a_changed_weight(tiny_model: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "model"
+def test_a_changed_weight_is_refused_on_request_and_for_receipts(tiny_model: Path, tmp_path: Path) -> None:
+    copy, made = tmp_path / "model", str(tmp_path / "a.json")
     shutil.copytree(tiny_model, copy)
-    arguments = ("run", str(copy), "the thing", "--max-tokens", "3", "--verify")
-    assert exactlm(*arguments).returncode == 0
+    run = ("run", str(copy), "the thing", "--max-tokens", "3")
+    arguments = [(*run, "--verify"), (*run, "--receipt", made), ("verify", made, str(copy))]
+    for given in arguments:
+        assert exactlm(*given).returncode == 0
     data = bytearray((copy / "model.safetensors").read_bytes())
     data[-100] ^= 1
     (copy / "model.safetensors").write_bytes(data)
-    refused = exactlm(*arguments)
-    assert refused.returncode == 2
-    assert "model.safetensors is not what manifest.json says" in refused.stderr
+    for given in arguments:
+        refused = exactlm(*given)
+        assert refused.returncode == 2
+        assert "is not what manifest.json says" in refused.stderr
+    assert exactlm(*run).returncode == 0
 
 
 def test_wrong_options_are_told_with_the_usage_of_the_command(tiny_model: Path) -> None:

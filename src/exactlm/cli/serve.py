@@ -179,7 +179,7 @@ def open_engine(options: argparse.Namespace) -> LLM:
         options.model,
         threads=options.threads,
         isa=options.isa,
-        verify=options.verify,
+        verify=options.verify or options.ledger is not None or options.sign_key is not None,
         max_batch=options.max_batch,
         chunk_tokens=options.chunk_tokens,
         kv_tokens=options.kv_tokens,

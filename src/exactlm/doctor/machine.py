@@ -83,7 +83,7 @@ def _examine_size(directory: ModelDirectory, size: int) -> Finding:
 
 
 def _examine_digests(directory: ModelDirectory) -> Finding:
-    why = "one changed bit is another model, and only here, by `info` and with --verify are all weights read to see it"
+    why = "one changed bit is another model; else only `info`, --verify and receipts have all weights read"
     try:
         digests = list(directory.verify())
         directory.check_unchanged()
