@@ -76,6 +76,8 @@ class JournalFile:
         self._file.seek(0)
         data = self._file.read()
         whole = data[: data.rfind(b"\n") + 1]
+        if not whole and not (json.dumps(header) + "\n").encode().startswith(data):
+            raise self.refuse("is no record of a run")  # it may be somebody's only copy
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
         except (ValueError, RecursionError) as error:

@@ -61,6 +61,8 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
         (b'{"plan": "a", "number": 1, "x": 2}\n', "x differ"),
         (b"prose\n", "no record of a run"),
         (b"[1]\n", "no record of a run"),
+        (b'{"prompt": "my only copy"}', "no record of a run"),
+        (b'{"plan": "b', "no record of a run"),
         (b'{"plan": "a", "number": 1}\n5\n', "no record of a run"),
         (b"\xff\n", "no record of a run"),
         (b"[" * 100_000 + b"\n", "no record of a run"),

@@ -17,6 +17,7 @@ from exactlm.bench.question import Answer
 from exactlm.bench.task.base import Item, Task
 
 WHOLE = ""  # in place of an item's id: the record of a whole condition
+_OF_ANSWER, _OF_WHOLE = {"label", "value", "marks", "prompt_sha256", "seconds"}, {"facts", "memory"}
 Tell = Callable[[int], None]
 
 
@@ -45,9 +46,11 @@ def run_engine(engine: Engine, task: Task, plan: Plan, journal: Journal, tell: T
 
 
 def check_items(items: Sequence[Item], journal: Journal) -> None:
-    """ConfigError where an answer was given to another question than the one that now has its id."""
+    """ConfigError where an answer was given to another question than the one that now has its id, or is none."""
     asked = {item.id: item.sha256 for item in items}
     for (_, name), record in journal.records.items():
+        if lacking := sorted((_OF_WHOLE if name == WHOLE else _OF_ANSWER) - record.keys()):
+            raise journal.refuse(f"the record of item {name!r:.60} has no {lacking[0]}")
         if name in asked and record.get("item_sha256", asked[name]) != asked[name]:
             raise journal.refuse(
                 f"item {name} was another one (item_sha256 {record['item_sha256']}, not {asked[name]})"
@@ -70,9 +73,8 @@ def _run_condition(engine: Engine, task: Task, plan: Plan, condition: Condition,
             records = _ask(session, task, condition, batch)
             journal.add(records)
             tell(len(records))
-        if pending:
-            whole = {"condition": condition.name, "item": WHOLE, "facts": session.facts, "memory": session.memory()}
-            journal.add([whole])
+        memory = session.memory() if pending else None  # else the answers came from a process that is no more
+        journal.add([{"condition": condition.name, "item": WHOLE, "facts": session.facts, "memory": memory}])
 
 
 def make_batches(items: Sequence[Item], condition: Condition) -> Iterator[list[tuple[Item, bool]]]:

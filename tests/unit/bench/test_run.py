@@ -85,6 +85,36 @@ def test_interrupted_run_goes_on(tiny_model: Path, letters: Letters, tmp_path: P
     assert third.asked == []
 
 
+def test_the_record_of_a_condition_is_made_up_for(tiny_model: Path, letters: Letters, tmp_path: Path) -> None:
+    """A run that dies after its last answer has all answers, and not yet what the engine was."""
+    path = tmp_path / "records.jsonl"
+    records = run(LocalEngine(tiny_model), letters, path, ("alone",))
+    *rest, last = path.read_bytes().splitlines(keepends=True)
+    assert b'"facts"' in last
+    path.write_bytes(b"".join(rest) + last[:20])
+    engine = LocalEngine(tiny_model)
+    again = run(engine, letters, path, ("alone",))
+    assert engine.asked == []
+    assert again[("alone", WHOLE)] == {**records[("alone", WHOLE)], "memory": None}
+    before = path.read_bytes()
+    run(LocalEngine(tiny_model), letters, path, ("alone",))
+    assert path.read_bytes() == before
+
+
+def test_a_record_that_lacks_a_member_is_refused(tiny_model: Path, letters: Letters, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    for record, lacking in (
+        ('{"condition": "alone", "item": "0"}', "label"),
+        ('{"condition": "a", "item": ""}', "facts"),
+    ):
+        path.unlink(missing_ok=True)
+        with Journal(path, HEADER):
+            pass
+        path.write_text(path.read_text() + record + "\n")
+        with pytest.raises(ConfigError, match=rf"records\.jsonl: the record of item .* has no {lacking}: .*--out"):
+            run(LocalEngine(tiny_model), letters, path, ("alone",))
+
+
 def test_spread_items_bound_all_but_the_first_condition(tiny_model: Path, letters: Letters, tmp_path: Path) -> None:
     plan = Plan(letters.load(), read_conditions("batch-4,alone"), threads=1, spread_items=3)
     with Journal(tmp_path / "records.jsonl", HEADER) as journal:
