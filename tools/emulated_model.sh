@@ -2,21 +2,24 @@
 # Whole models on other processors: converts tiny models of every kind here, digests them and makes receipts of answers here, and checks both under qemu.
 #   tools/emulated_model.sh haswell            x86-64 without AVX-512, with this Python
 #   tools/emulated_model.sh aarch64            Debian's Python and NumPy for arm64, and our module built for it
-# The real model takes part where `make models` has made it. Needs qemu-user; for aarch64 also apt and g++-aarch64-linux-gnu.
+# VARIANTS="base yarn" takes only these of the tiny models (see tests/tiny.py). The real model takes part where `make models` has made it. Needs qemu-user; for aarch64 also apt and g++-aarch64-linux-gnu.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=.venv/bin/python
 WORK=build/emulated
+VARIANTS=${VARIANTS:-base bias yarn window heads63}
 mkdir -p "$WORK"
 
 prepare() {
-  "$PYTHON" - "$WORK" <<'PY'
+  rm -rf "$WORK/models"
+  # shellcheck disable=SC2086
+  "$PYTHON" - "$WORK" $VARIANTS <<'PY'
 import shutil, sys
 from pathlib import Path
 from exactlm import convert_to_deterministic
 from tests import tiny
 folder = Path(sys.argv[1])
-for variant in ("base", "bias", "yarn", "window", "heads63"):
+for variant in sys.argv[2:]:
     source = tiny.write_checkpoint(folder / "source" / variant)
     for precision, kv_cache in (("fp16", "int16"), ("int8", "int16"), ("int8", "int8")):
         target = folder / "models" / f"{variant}-{precision}-{kv_cache}"
