@@ -54,6 +54,19 @@ def common(tiny_model: Path, data: Path, tmp_path: Path) -> list[str]:
     return ["contracts", "--engine", engine, "--data", str(data), "--out", str(tmp_path / "out"), "--threads", "1"]
 
 
+def test_other_token_ids_are_told(common: list[str], tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "same").symlink_to(tiny_model)
+    arguments = [*common, "--engine", f"exactlm:{tmp_path}/same", "--conditions", "batch-4"]
+    assert [engine["other_token_ids"] for engine in result_of(*arguments)["engines"]] == [0, 0]
+    (path,) = (tmp_path / "out" / "contracts").glob("*same.jsonl")
+    lines = path.read_text().splitlines()
+    for at in (2, 3):
+        lines[at] = json.dumps({**json.loads(lines[at]), "prompt_sha256": "0" * 16})
+    path.write_text("\n".join(lines) + "\n")
+    assert [engine["other_token_ids"] for engine in result_of(*arguments)["engines"]] == [0, 2]
+    assert "same made other token ids than" in bench(*arguments).stdout
+
+
 def test_tables_json_and_records_agree(common: list[str], tmp_path: Path) -> None:
     arguments = [*common, "--conditions", "alone,batch-4,cached"]
     text = bench(*arguments)

@@ -14,12 +14,14 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class EngineReport:
-    """One engine. conditions: what `summarise` says of each, in the order asked. not_varied: why, by condition."""
+    """One engine. conditions: what `summarise` says of each, in the order asked. not_varied: why, by condition. ids: of
+    each item asked under the first condition, the digest of the token ids that the engine made of it."""
 
     engine: str
     conditions: dict[str, dict[str, Any]]
     spread: Spread | None
     not_varied: dict[str, str]
+    ids: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -34,6 +36,11 @@ class EngineReport:
             "spread": spread,
             "not_varied": self.not_varied,
         }
+
+
+def count_other_ids(report: EngineReport, first: EngineReport) -> int:
+    """Items of which the engine made other token ids than the first one: its answers are to another question."""
+    return sum(first.ids.get(item, digest) != digest for item, digest in report.ids.items())
 
 
 def make_score_table(title: str, reports: list[EngineReport]) -> Table:

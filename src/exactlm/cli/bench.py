@@ -196,7 +196,8 @@ def _measure(
         wanted = asked | {(name, WHOLE) for name in names}  # the journal may hold more, of another --limit
         records = {key: record for key, record in journal.records.items() if key in wanted}
         conditions = {name: summarise(records, name) for name in names}
-        return EngineReport(engine.name, conditions, measure_spread(records, names), refused)
+        ids = {item: r["prompt_sha256"] for (name, item), r in records.items() if name == names[0] and item != WHOLE}
+        return EngineReport(engine.name, conditions, measure_spread(records, names), refused, ids)
 
 
 def _digest(task: Task, items: list[Item]) -> dict[str, str]:
@@ -211,11 +212,13 @@ def _print(
 ) -> None:
     from rich.console import Console
 
-    from exactlm.bench.report import make_score_table, make_spread_table
+    from exactlm.bench.report import count_other_ids, make_score_table, make_spread_table
 
+    others = [count_other_ids(report, reports[0]) for report in reports]
     told = {"bench": task.name, "template": task.template, **digests, "num_items": len(plan.items)}
     if options.json:
-        print_json({**told, "threads": plan.threads, "engines": [r.to_json() for r in reports]})
+        engines = [{**r.to_json(), "other_token_ids": count} for r, count in zip(reports, others, strict=True)]
+        print_json({**told, "threads": plan.threads, "engines": engines})
         return
     console = Console(width=None if sys.stdout.isatty() else 160)
     title = f"{task.name}, {len(plan.items)} items, {plan.conditions[0].name}, {plan.threads} threads"
@@ -225,6 +228,9 @@ def _print(
     )
     if any(r.spread is not None for r in reports):
         console.print(make_spread_table(reports))
-    for report in reports:
+    for report, count in zip(reports, others, strict=True):
+        if count:
+            told_ids = f"{report.engine} made other token ids than {reports[0].engine} of {count} items"
+            console.print(f"{told_ids}: their tokenizers differ, so they were asked other questions", highlight=False)
         for condition, reason in report.not_varied.items():
             console.print(f"{report.engine}: {condition} was not varied: {reason}", highlight=False)
