@@ -125,9 +125,12 @@ def fillers(key: int) -> list[Shot]:
 def common_conditions(load: Workload, can_empty: bool = False) -> list[Condition]:
     """What can be varied at every engine that takes requests: the base first. can_empty: whether the target heeds the
     setup "empty"; the conditions say so."""
+    again = (
+        f"each prompt {load.repeats} times in a row, alone" if load.repeats > 1 else "each prompt again, alone, in turn"
+    )
     return [
         Condition("base", "repeat", "each prompt once, alone", alone(load.each(1)), role="base"),
-        Condition("repeated", "repeat", "the same prompt again and again, alone", alone(_in_a_row(load))),
+        Condition("repeated", "repeat", again, alone(_in_a_row(load))),
         Condition("other order", "order", "one at a time, in another order", alone(shuffled(load.each(), "order"))),
         *_cache_conditions(load, can_empty),
         *_load_conditions(load),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from exactlm.audit.condition import FACTORS, Condition, Workload, common_conditions, request_conditions, seed_conditions
@@ -72,3 +74,12 @@ def test_fillers_share_nothing() -> None:
     assert len(texts) == 3 * len(load_prompts())
     words = [text.split()[0] for text in texts]
     assert len(set(words)) == len(words)
+
+
+@pytest.mark.parametrize(("repeats", "told"), [(1, "in turn"), (2, "2 times in a row")])
+def test_repeated_says_whether_a_prompt_follows_itself(repeats: int, told: str) -> None:
+    """An engine that keeps the last prompt computes the second of two in a row otherwise."""
+    conditions = {c.name: c for c in plan(Workload(load_prompts(), repeats=repeats))}
+    asked = [shot.prompt for wave in conditions["repeated"].waves for shot in wave]
+    assert told in conditions["repeated"].text
+    assert any(a == b for a, b in itertools.pairwise(asked)) == (repeats > 1)
