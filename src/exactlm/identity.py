@@ -23,16 +23,17 @@ class Identity:
             "adapter": None,
         }
         self._unread: ModelDirectory | None = directory
+        self._damaged = ""
         self._lock = threading.Lock()
 
     def vouch(self) -> dict[str, str | None]:
         """`members`, once every weight has been read and is what the manifest says; the first call takes a second for
         each gigabyte or so. FormatError names a weight that is not."""
         with self._lock:
-            if self._unread is not None:
-                for name, is_sound in self._unread.verify_tensors():
-                    if not is_sound:
-                        where = f"{self._unread.path}: {name}"
-                        raise FormatError(f"{where} is not what manifest.json says; convert the checkpoint again")
-                self._unread = None
-        return self.members
+            if self._unread is not None and not self._damaged:
+                self._damaged = next((name for name, is_sound in self._unread.verify_tensors() if not is_sound), "")
+            if self._damaged and self._unread is not None:
+                where = f"{self._unread.path}: {self._damaged}"
+                raise FormatError(f"{where} is not what manifest.json says; convert the checkpoint again")
+            self._unread = None
+        return dict(self.members)

@@ -170,6 +170,8 @@ def _export(options: argparse.Namespace) -> int:
     if not options.output:
         raise LedgerError("export needs -o FILE")
     output = "/dev/stdout" if options.output == "-" else options.output
+    if output == "/dev/stdout" and options.json:
+        raise LedgerError("export: --json would be mixed with the entries on standard output; name a file")
     with Ledger.open(options.ledger, can_create=False) as ledger:
         count = ledger.export_receipts(output) if options.receipts else ledger.export(output)
     kind = "receipts" if options.receipts else "entries"
@@ -183,8 +185,8 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _redact(options: argparse.Namespace) -> int:
-    if not (options.reason or "").strip():
-        raise LedgerError("redact needs --reason TEXT: it stays in the chain and cannot be added later")
+    if options.reason is None:
+        raise LedgerError("redact needs --reason TEXT")
     chosen = [name for name in ("seq", "before", "older_than") if getattr(options, name) is not None]
     if len(chosen) != 1:
         raise LedgerError("redact needs one of --seq, --before and --older-than")
@@ -194,7 +196,7 @@ def _redact(options: argparse.Namespace) -> int:
     elif options.older_than is not None:
         before = _count_back(options.older_than)
     with Ledger.open(options.ledger, can_create=False) as ledger:
-        entry, is_cleared = ledger.redact(options.seq, before, options.reason or "")
+        entry, is_cleared = ledger.redact(options.seq, before, reason=options.reason)
     runs = entry.content["entries"] if entry is not None else []
     count = sum(last - first + 1 for first, last in runs)
     if options.json:

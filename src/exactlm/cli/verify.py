@@ -24,8 +24,7 @@ EPILOG = """examples:
   exactlm verify answer.json smollm2 --public-key 3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29
 
 Every answer is computed again, many tokens at a time: faster than it was made, on any machine, with the same bits.
-Exit status 0: all identical. 1: one is not; what differs first is named. 2: wrong usage or input, or none differs
-but there was no room to check one."""
+Exit status 0: all identical. 1: one is not; what differs first is named. 2: wrong usage or input."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -25,6 +28,9 @@ from exactlm.receipt import Receipt, load_strict
 
 if TYPE_CHECKING:
     from exactlm.proof.ledger_store import Store
+
+
+_STREAM = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
 
 
 class Ledger:
@@ -101,13 +107,12 @@ class Ledger:
         """Checks the whole chain, and that every receipt is found by its digest. head: number and hash of an entry as
         noted elsewhere; it must be there."""
         report = check_chain(self.entries(), head)
-        if report.is_sound and (seq := self._store.find_misfiled()) is not None:
-            reason = "the index has it under another digest than its receipt's, or not at all"
-            report = replace(report, broken_seq=seq, reason=reason)
+        if (found := self._store.find_misfiled()) is not None and found[0] < (report.broken_seq or math.inf):
+            report = replace(report, broken_seq=found[0], reason=found[1])
         return report
 
     def redact(
-        self, seqs: Iterable[int] | None = None, before: datetime | None = None, reason: str = ""
+        self, seqs: Iterable[int] | None = None, before: datetime | None = None, *, reason: str
     ) -> tuple[Entry | None, bool]:
         """Erases the receipts of entries by number, or of those appended before a time, and notes that in the chain.
 
@@ -117,6 +122,8 @@ class Ledger:
         """
         if (seqs is None) == (before is None):
             raise LedgerError("a redaction needs either numbers of entries or a time")
+        if not reason.strip():
+            raise LedgerError("a redaction needs a reason: it stays in the chain and cannot be added later")
         entry = self._store.redact(None if seqs is None else sorted(set(seqs)), before, reason)
         return entry, self._store.forget_erased()
 
@@ -161,16 +168,20 @@ def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> int:
 
 @contextlib.contextmanager
 def _open_target(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """A file that takes its place only when it is whole and on the disk; what is no file of the disk is written to."""
-    is_stream = os.path.abspath(path).startswith(("/dev/", "/proc/"))  # /dev/stdout may be a file, but is not ours
+    """A file that takes its place only when it is whole and on the disk; what is no file of the disk is written to.
+    What the caller of this process has open is gone on with where it stands: `>>` appends."""
+    stream = _STREAM.fullmatch(os.path.abspath(path))
     target = Path(os.path.realpath(path))
-    if is_stream or (target.exists() and not target.is_file()):
-        with open(path, "w", encoding="utf-8") as file:
+    if stream or (target.exists() and not target.is_file()):
+        number = stream and ({"stdout": "1", "stderr": "2"}.get(stream[1], stream[2]))
+        with open(path if number is None else os.dup(int(number)), "w", encoding="utf-8") as file:
             yield file
         return
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
     descriptor, part = tempfile.mkstemp(".part", ".exactlm-", target.parent)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, mode)
             yield file
             file.flush()
             os.fsync(descriptor)

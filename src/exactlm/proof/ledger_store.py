@@ -94,19 +94,20 @@ class Store:
         with self._telling(), self._engine.connect() as connection:
             return list(connection.execute(query).scalars())
 
-    def find_misfiled(self) -> int | None:
-        """The first entry whose receipt its digest does not find, or that is found though its receipt is gone; None if
-        there is none."""
+    def find_misfiled(self) -> tuple[int, str] | None:
+        """The first entry whose receipt its digest does not find, or that is found though its receipt is gone, and
+        which of the two; None if there is none."""
         there = select(_COLUMNS.seq, _COLUMNS.receipt).where(_COLUMNS.receipt.is_not(None)).order_by(_COLUMNS.seq)
         gone = select(_COLUMNS.seq).where(_COLUMNS.receipt.is_(None), _COLUMNS.receipt_digest.is_not(None))
         with self._telling(), self._engine.connect() as connection:
             see_one_moment(connection)
-            misfiled = list(connection.execute(gone.order_by(_COLUMNS.seq).limit(1)).scalars())
+            kept = connection.execute(gone.order_by(_COLUMNS.seq).limit(1)).scalars()
+            misfiled = [(int(seq), "its receipt is gone, but the index still has the digest of it") for seq in kept]
             options = {"stream_results": True, "yield_per": _ROWS_AT_ONCE}
             with connection.execute(there, execution_options=options) as rows:
                 for part in rows.partitions():
                     if seqs := _look_up(connection, {int(row.seq): _read_digest(row.receipt) for row in part}):
-                        misfiled.append(min(seqs))
+                        misfiled.append((min(seqs), "the index does not have it under its receipt's digest"))
                         break
         return min(misfiled, default=None)
 
@@ -166,8 +167,12 @@ def _look_up(connection: Connection, digests: dict[int, str | None]) -> list[int
     return [seq for seq, digest in digests.items() if (seq, digest) not in found]
 
 
-def _read_digest(receipt_text: str) -> str | None:
-    digest = json.loads(receipt_text).get("digest")
+def _read_digest(receipt_text: Any) -> str | None:
+    """None where there is none: the check of the chain has then said more of it, or the receipt never had one."""
+    try:
+        digest = json.loads(receipt_text)["digest"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
     return digest if isinstance(digest, str) else None
 
 

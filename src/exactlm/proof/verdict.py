@@ -26,12 +26,16 @@ class Verdict:
         return self.is_checked and self.differs is None
 
 
+def printable(words: str) -> str:
+    """A receipt's own words may hold what no terminal should be sent, and what no file can hold."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+
+
 class Mismatch(Exception):  # noqa: N818  # a finding, not an error: it becomes a Verdict
     """The first thing that differs; arguments as the members of Verdict."""
 
     def __init__(self, differs: str, reason: str, position: int | None = None) -> None:
-        # A receipt's own words may hold what no terminal should be sent, and what no file can hold.
-        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in reason))
+        super().__init__(printable(reason))
         self.differs, self.position = differs, position
 
 

@@ -87,7 +87,7 @@ def verify_receipts(
                     yield judge(index, broken_digest, error)
                 except CapacityError as error:
                     if broken_digest is not None:
-                        yield Verdict(index, "digest", None, f"{broken_digest}; what else differs: {error}")
+                        yield Verdict(index, "digest", None, f"{broken_digest}; not computed: {error}")
                     else:
                         yield Verdict(index, reason=str(error), is_checked=False)
             llm.step()
@@ -147,12 +147,12 @@ def _compare_tokens(receipt: Receipt, sequence: TokenSequence) -> None:
         if k >= len(ids):
             raise Mismatch("token_ids", f"the answer goes on with token {token} where the receipt ends", k)
         if found != (said := receipt["steps"][k]):
-            raise Mismatch("steps", f"the logits of token {k} are others: {found}, not {said!r:.80}", k)
+            raise Mismatch("steps", f"what decides token {k} is another: {found}, not {said!r:.80}", k)
         if token != ids[k]:
             reason = f"token {k} is {token}, the receipt says {ids[k]}"
             if _goes_on_from(token, k, receipt, sequence):
                 raise Mismatch("token_ids", reason, k)
-            raise Mismatch("sampling", f"{reason}: from the same logits, so by other parameters than it names", k)
+            raise Mismatch("sampling", f"{reason}: all that decides it agrees but how it was chosen", k)
 
 
 def _goes_on_from(token: int, k: int, receipt: Receipt, sequence: TokenSequence) -> bool:

@@ -252,7 +252,7 @@ def test_redaction_keeps_the_chain(place: str) -> None:
         assert is_cleared
         assert entry is not None
         assert entry.content == {"kind": "redaction", "entries": [[3, 4], [8, 8]], "reason": "asked"}
-        assert ledger.redact([3, 8]) == (None, True)
+        assert ledger.redact([3, 8], reason="test") == (None, True)
         ledger.append(make(77))
         report = ledger.verify()
         assert (report.is_sound, report.num_entries, report.num_receipts, report.num_redacted) == (True, 14, 13, 3)
@@ -262,14 +262,21 @@ def test_redaction_keeps_the_chain(place: str) -> None:
         assert redacted.content["kept"] == summarise(make(3))
         assert ledger.find(make(3)["digest"]) == []
         late = datetime.now(timezone.utc) + timedelta(seconds=1)
-        assert ledger.redact(before=late - timedelta(days=1))[0] is None
-        entry, _ = ledger.redact(before=late)
+        assert ledger.redact(before=late - timedelta(days=1), reason="test")[0] is None
+        entry, _ = ledger.redact(before=late, reason="test")
         assert entry is not None
         assert entry.content["entries"] == [[1, 2], [5, 7], [9, 12], [14, 14]]
         assert ledger.verify().num_redacted == 13
-        for wrong in ({}, {"seqs": [1], "before": late}, {"seqs": [99]}, {"seqs": [0]}, {"before": datetime.now()}):
+        for wrong in (
+            {},
+            {"seqs": [1], "before": late},
+            {"seqs": [99]},
+            {"seqs": [0]},
+            {"before": datetime.now()},
+            {"seqs": [9], "reason": " "},
+        ):
             with pytest.raises(LedgerError):
-                ledger.redact(**wrong)  # type: ignore[arg-type]
+                ledger.redact(**{"reason": "test", **wrong})  # type: ignore[arg-type]
 
 
 def test_redacted_text_is_gone_from_the_files(tmp_path: Path) -> None:
@@ -281,7 +288,7 @@ def test_redacted_text_is_gone_from_the_files(tmp_path: Path) -> None:
 
         stored = b"".join(p.read_bytes() for p in tmp_path.iterdir())
         assert all(word in stored for word in words)
-        assert ledger.redact(range(1, 100))[1]
+        assert ledger.redact(range(1, 100), reason="test")[1]
         stored = b"".join(p.read_bytes() for p in tmp_path.iterdir())
         assert not [word for word in (*(word + b'"' for word in words[:3]), *words[3:]) if word in stored]
         assert b"secret prompt 150" in stored
@@ -291,19 +298,19 @@ def test_a_disk_that_cannot_clear_does_not_undo_a_redaction(tmp_path: Path) -> N
     path = tmp_path / "a.db"
     with Ledger.open(path) as ledger:
         ledger.append_many([make(i) for i in range(1, 200)])
-        ledger.redact([1])
+        ledger.redact([1], reason="test")
         old = resource.getrlimit(resource.RLIMIT_FSIZE)
         # Enough for the log, too little for the pages behind.
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size // 2, old[1]))
         try:
-            entry, is_cleared = ledger.redact([7])
+            entry, is_cleared = ledger.redact([7], reason="test")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, old)
         assert entry is not None
         assert not is_cleared
         assert ledger.get(7).is_redacted
         assert ledger.verify().is_sound
-        assert ledger.redact([7]) == (None, True)
+        assert ledger.redact([7], reason="test") == (None, True)
 
 
 @pytest.mark.parametrize("column", ["appended", "previous", "hash", "content", "salt", "receipt"])
@@ -396,7 +403,7 @@ def test_a_forged_redaction_is_named(path: Path, content: dict[str, Any]) -> Non
 def test_a_receipt_that_is_put_back_is_named(path: Path) -> None:
     with Ledger.open(path) as ledger:
         (entry,) = ledger.append_many([make(50)])
-        ledger.redact([entry.seq])
+        ledger.redact([entry.seq], reason="test")
     alter(path, "UPDATE exactlm_ledger SET salt=?, receipt=? WHERE seq=?", entry.salt, entry.receipt_text, entry.seq)
     report = check(path)
     assert report.broken_seq == entry.seq
@@ -482,10 +489,16 @@ def test_an_export_goes_where_a_link_points_and_into_streams(path: Path, tmp_pat
         assert ledger.export(link) == COUNT + 1
         assert link.is_symlink()
         whole = target.read_bytes()
-        with target.open("wb") as file:  # as `-o /dev/stdout > FILE` does
-            assert ledger.export(f"/dev/fd/{file.fileno()}") == COUNT + 1
-    assert target.read_bytes() == whole
-    assert check_chain(read_export(target)).is_sound
+        for mode in ("r+b", "ab"):  # as `{ echo; exactlm ledger export -o -; echo; } > FILE` does, and `>> FILE`
+            target.write_bytes(b"before\n")
+            with target.open(mode) as file:
+                file.seek(0, 2)
+                assert ledger.export(f"/dev/fd/{file.fileno()}") == COUNT + 1
+                file.write(b"after\n")
+            assert target.read_bytes() == b"before\n" + whole + b"after\n"
+        target.chmod(0o640)
+        ledger.export(target)
+        assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
 def test_exports_at_the_same_time_are_each_whole(path: Path, tmp_path: Path) -> None:
@@ -538,7 +551,7 @@ def test_a_salt_shows_whose_entry_it_was(path: Path) -> None:
     with Ledger.open(path) as ledger:
         mine = ledger.get(5)
         assert mine.salt is not None
-        ledger.redact([5])
+        ledger.redact([5], reason="test")
         assert seal_of(mine.salt, canonical(make(5)).decode()) == ledger.get(5).content["seal"]
         assert seal_of(mine.salt, canonical(make(6)).decode()) != ledger.get(5).content["seal"]
 
@@ -629,23 +642,27 @@ def test_what_the_database_cannot_be_asked_is_an_error(path: Path) -> None:
                 ask()
         for text in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"):
             with pytest.raises(LedgerError, match="years 1 to 9999"):
-                ledger.redact(before=datetime.fromisoformat(text))
+                ledger.redact(before=datetime.fromisoformat(text), reason="test")
         assert ledger.verify().num_entries == 13
 
 
 def test_an_index_that_was_altered_finds_nothing_else(path: Path) -> None:
     with Ledger.open(path) as ledger:
         first, second = (str((ledger.get(seq).receipt or {})["digest"]) for seq in (6, 7))
+        salt = ledger.get(5).salt
         alter(path, "UPDATE exactlm_ledger SET receipt_digest = ? WHERE seq = 7", first)
         assert [entry.seq for entry in ledger.find(first)] == [6]
         assert ledger.find(second) == []
         report = ledger.verify()
-    assert report.broken_seq == 7
-    assert report.reason.startswith("the index has it under another digest")
+    assert (report.broken_seq, report.reason) == (7, "the index does not have it under its receipt's digest")
     alter(path, "UPDATE exactlm_ledger SET receipt_digest = ? WHERE seq = 7", second)
     assert check(path).is_sound
     alter(path, "UPDATE exactlm_ledger SET receipt_digest = ? WHERE seq = 3", DIGEST)  # of one that was redacted
     assert check(path).broken_seq == 3
+    assert "still has the digest" in check(path).reason
+    alter(path, "UPDATE exactlm_ledger SET salt = '00' WHERE seq = 5")  # a fault of the chain behind it
+    assert check(path).broken_seq == 3
+    alter(path, "UPDATE exactlm_ledger SET salt = ? WHERE seq = 5", salt)
     alter(path, "UPDATE exactlm_ledger SET receipt_digest = NULL WHERE seq = 3")
     assert check(path).is_sound
     alter(path, "UPDATE exactlm_ledger SET receipt_digest = CAST(X'FFFE' AS TEXT) WHERE seq = 5")

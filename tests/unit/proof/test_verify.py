@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def change(value: Any) -> Any:
         return not value
     if isinstance(value, (int, float)):
         return value + 1
+    if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
+        return f"{int(value[0], 16) ^ 1:x}{value[1:]}"
     if isinstance(value, str):
         return (chr(ord(value[0]) ^ 1) + value[1:]) if value else "x"
     return "x"
@@ -99,6 +102,44 @@ def test_a_changed_leaf_is_caught(llm: LLM, receipts: list[Receipt]) -> None:
             if path[0] == "steps" or path[:2] == ("output", "token_ids"):
                 assert verdict.position == path[-1], (path, verdict)
     assert seen > 400
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("receipt_version", (None, "1", 1.5, True, [])),
+        ("spec", (None, 1, [], "x")),
+        ("spec.numerics", (None, "1", True, 1.5)),
+        ("spec.guide", (5, [], {})),
+        ("model.model", (None, 5, "x", "A" * 64)),
+        ("model.template", (5, "", [])),
+        ("model.adapter", (False, "x", {})),
+        ("request.text", (5, [], True)),
+        ("request.chat", (5, [], "x", {}, {"messages": "[]"})),
+        ("request.prompt_token_ids", (None, 5, {}, [True], [-1], [1.5], ["1"])),
+        ("sampling", (None, [], {}, "x")),
+        ("output.text", (None, 5, [])),
+        ("output.finish_reason", (None, 5, [])),
+        ("output.stop_reason", ([], {}, True, 1.5)),
+        ("output.digest", (None, 5, "x")),
+        ("output.token_ids", (None, {}, [None], [2**31])),
+        ("steps", (None, {}, [None] * 20, ["x"] * 20, [])),
+        ("digest", (None, 5, "x")),
+        ("signature", (5, "x", [], True)),
+    ],
+)
+def test_a_value_of_another_type_is_a_matter_of_form(
+    llm: LLM, receipts: list[Receipt], path: str, values: tuple[Any, ...]
+) -> None:
+    outer, _, name = path.rpartition(".")
+    for value in values:
+        wrong = copy.deepcopy(receipts[0])
+        (wrong[outer] if outer else wrong)[name] = value
+        if path != "digest":
+            wrong["digest"] = digest_of(wrong)
+        verdict = check(llm, wrong)
+        assert verdict.differs == "form", (value, verdict)
+        assert name in verdict.reason
 
 
 def test_an_altered_parameter_that_changes_nothing_is_not_taken_for_another(llm: LLM, receipts: list[Receipt]) -> None:
@@ -134,7 +175,8 @@ def test_a_changed_leaf_with_a_new_digest_is_named(llm: LLM, receipts: list[Rece
                 "request": {"request", "steps", "form", "output.digest"},
                 "sampling": {"form", "spec", "sampling", "token_ids", "steps", "request", "finish_reason", "text"},
             }[path[0]]
-            assert verdict.differs in expected | ({"form"} if path[-1] == "stop_reason" else set()), (path, verdict)
+            had_null = path[-1] in ("stop_reason", "adapter")  # which becomes "x"
+            assert verdict.differs in expected | ({"form"} if had_null else set()), (path, verdict)
             if path[0] == "steps" or path[:2] == ("output", "token_ids"):
                 assert verdict.position == path[-1], (path, verdict)
 
