@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -53,6 +54,8 @@ class Engine:
         self._stats = EngineStats(num_pages=num_pages)
         self._num_arrived = 0
         self._unfinished: dict[Sequence, None] = {}  # all that were queued and still hold something, in order
+        # Those that a token was being taken into: what breaks in then leaves half of it.
+        self._torn: weakref.WeakSet[Sequence] = weakref.WeakSet()
 
     def add(
         self,
@@ -117,11 +120,11 @@ class Engine:
                 self._remove(sequence)
 
     def cut(self, sequence: Sequence) -> None:
-        """Ends a request now, as if it had asked for the tokens that it has; cancels one that has none. Where it
-        failed because no token could follow, it ends so too: a request for so many would not have failed."""
+        """Ends a request now, as if it had asked for the tokens that it has; cancels one that has none. One that
+        failed after whole tokens ends so too: a request for so many would not have failed."""
         if not sequence.output_ids:
             self.cancel(sequence)
-        elif not sequence.is_finished or isinstance(sequence.error, RequestError):
+        elif not sequence.is_finished or (sequence.error is not None and sequence not in self._torn):
             with self._whole():
                 sequence.max_tokens = len(sequence.output_ids)
                 self._finish(sequence, "length")
@@ -142,14 +145,17 @@ class Engine:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Whatever breaks in (Ctrl-C can, at any line) ends every request with an error: none resumes half a step."""
+        """Whatever breaks in (Ctrl-C can, at any line) ends every request that had not ended with an error: none
+        resumes half a step."""
         try:
             yield
         except BaseException as error:
             kind = type(error).__name__
             lost = InterruptedStepError(f"the step that this request shared was interrupted by {kind}; send it again")
             for sequence in self._unfinished:  # not the scheduler's lists: one may be on its way between them
-                sequence.error, sequence.finish_reason, sequence.pages = lost, "error", []
+                sequence.pages = []
+                if not sequence.is_finished or sequence in self._torn:
+                    sequence.error, sequence.finish_reason = lost, "error"
             self._unfinished.clear()
             self.scheduler.clear()
             self.pages.reset()
@@ -222,6 +228,7 @@ class Engine:
         if isinstance(token, ExactlmError):
             self._fail(sequence, token)
         else:
+            self._torn.add(sequence)
             sequence.digest.add(codes[: self.decoder.config.hidden_size], scale, token)
             if sequence.params.logprobs is not None:
                 sequence.logprobs.append(self.sampler.logprobs(i, token, sequence.params.logprobs))
@@ -248,7 +255,8 @@ class Engine:
                 self._finish(sequence, "stop")
             elif len(sequence.output_ids) == sequence.max_tokens:
                 self._finish(sequence, "length")
-            elif sequence.guide is not None:
+            self._torn.discard(sequence)
+            if sequence.guide is not None and not sequence.is_finished:
                 sequence.guide.accept(token)
         except ExactlmError as error:
             self._fail(sequence, error)
