@@ -59,6 +59,12 @@ class Exchange:
             room.enter(count)
             self.num_reserved = count
 
+    def leave(self, room: Room) -> None:
+        """Gives its room back, if it has not yet."""
+        with self._lock:
+            room.leave(self.num_reserved)
+            self.num_reserved = 0
+
     def attach(self, loop: EngineLoop, tickets: list[Ticket]) -> None:
         """Notes what was submitted; cancels it at once if the request is over by now."""
         with self._lock:
@@ -121,7 +127,7 @@ class Exchange:
             self._last.cancel()
         with self._lock:
             self._is_over = True
-            room.leave(self.num_reserved)
             unfinished = [ticket for ticket in self.tickets if not ticket.is_done]
-        if unfinished:
+        self.leave(room)
+        if unfinished and self.recording is None:  # what is recorded is cut, which may be still to come
             loop.cancel(unfinished)

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
+from exactlm.errors import FormatError
 from exactlm.server.answer_format import AnswerFormat, Asked
 from exactlm.server.errors import ApiError, make_error, make_field_error
 from exactlm.server.exchange import GONE_STATUS, Exchange
@@ -22,7 +23,8 @@ from exactlm.server.stream import StreamWriter
 from exactlm.server.summary import make_response_extension, make_usage
 
 _LOG = logging.getLogger("exactlm.server")
-_RECORD_SECONDS = 2.0  # how long a stream's last words, an error, wait for the record of what was sent
+# How long the record of what was sent is waited for, before a stream's last words, an error, and before its end.
+_RECORD_SECONDS, _CLOSE_SECONDS = 2.0, 10.0
 
 
 class GenerateEndpoint:
@@ -42,8 +44,12 @@ class GenerateEndpoint:
         except ClientGoneError:
             exchange.status = GONE_STATUS
         finally:
-            await self._record_rest(exchange)
-            service.close(exchange)
+            try:
+                await self._record_rest(exchange, _CLOSE_SECONDS)
+            finally:
+                if exchange.recording is not None and not exchange.recording.done():
+                    _LOG.warning("request %s: what was sent of the stream is not yet recorded", exchange.id)
+                service.close(exchange)
 
     async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         service, writer = self._service, None
@@ -100,25 +106,31 @@ class GenerateEndpoint:
         exchange.check()
         exchange.reserve(service.room, asked.num_answers)
         exchange.expect(len(asked.prompts))
-        exchange.attach(service.loop, service.loop.submit(asked.prompts, asked.params, exchange, has_receipts))
+        try:
+            tickets = service.loop.submit(asked.prompts, asked.params, exchange, has_receipts)
+        except FormatError as error:
+            _LOG.error("request %s: no receipt can be made: %s", exchange.id, error)
+            problem = str(error).rpartition(": ")[2]  # the path before it is the server's own
+            raise ApiError(503, f"no receipt can be made of this model: {problem}", code="damaged_model") from None
+        exchange.attach(service.loop, tickets)
         return asked
 
     def _has_receipts(self, asked: Asked) -> bool:
         return asked.wants_receipts or self._service.config.recorder.has_ledger
 
-    async def _finish(self, exchange: Exchange, asked: Asked) -> None:
+    async def _finish(self, exchange: Exchange, asked: Asked, is_begun: bool) -> None:
         """Gives the exchange its outputs; where receipts are due, they are made and durable before anyone sees the
-        end."""
+        end. is_begun: something was sent."""
         service, recorder = self._service, self._service.config.recorder
         if not self._has_receipts(asked):
             exchange.outputs = [ticket.output() for ticket in exchange.tickets]
             return
         outputs = await service.run_aside(recorder.collect, exchange.tickets)
         exchange.is_recorded = True
-        await recorder.record(outputs)
+        await recorder.record(exchange.id, outputs, is_begun)
         exchange.outputs = outputs
 
-    async def _record_rest(self, exchange: Exchange, seconds: float | None = None) -> None:
+    async def _record_rest(self, exchange: Exchange, seconds: float) -> None:
         """Where there is a ledger, and a stream ended early: puts into it what the answers had come to. Returns when
         that is done, or after so many seconds; then it goes on."""
         if exchange.recording is None:
@@ -131,7 +143,11 @@ class GenerateEndpoint:
     async def _cut(self, exchange: Exchange) -> None:
         service, recorder = self._service, self._service.config.recorder
         try:
-            await asyncio.wrap_future(service.loop.cut(exchange.tickets))
+            try:
+                await asyncio.wrap_future(service.loop.cut(exchange.tickets))
+            except Exception:  # of one answer: the others are recorded
+                _LOG.exception("request %s: an answer could not be cut", exchange.id)
+            exchange.leave(service.room)  # the engine has ended it; only the ledger is waited for
             outputs = await service.run_aside(recorder.collect, exchange.tickets)
             await recorder.record_rest(exchange.id, outputs)
         except Exception:
@@ -141,7 +157,7 @@ class GenerateEndpoint:
         exchange.check()
         while not exchange.is_done:
             await exchange.wait()
-        await self._finish(exchange, asked)
+        await self._finish(exchange, asked, False)
         return await self._service.run_aside(_dump_whole, exchange, asked, envelope)
 
     def _expire(self, exchange: Exchange) -> None:

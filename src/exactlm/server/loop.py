@@ -6,6 +6,7 @@ a request belongs to is an opaque owner.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -100,6 +101,7 @@ class EngineLoop:
 
     def cut(self, tickets: Sequence[Ticket]) -> Future[None]:
         """Ends requests with what they have (Ticket.cut) before the next step; done when they have ended. Thread-safe.
+        Fails with the first error, when each is cut or, where that failed, cancelled.
 
         The engine's thread does it: another one that waits for the engine between two steps may miss several.
         """
@@ -124,15 +126,21 @@ class EngineLoop:
             self._changed.notify()
 
     def _run(self) -> None:
-        while True:
+        try:
+            while self._wait_for_work():
+                self._work()
+        finally:  # whatever ends the thread, nobody waits for it
             with self._changed:
-                while not self._has_work and not self._is_closed:
-                    self._changed.wait()
-                if self._is_closed:
-                    self._refuse_cuts()
-                    return
-                self._has_work = False
-            self._work()
+                self._is_closed = True
+                self._refuse_cuts()
+
+    def _wait_for_work(self) -> bool:
+        """False at the end."""
+        with self._changed:
+            while not self._has_work and not self._is_closed:
+                self._changed.wait()
+            self._has_work = False
+            return not self._is_closed
 
     def _work(self) -> None:
         """Steps until there is nothing to do."""
@@ -158,12 +166,11 @@ class EngineLoop:
         with self._changed:
             cuts, self._cuts = self._cuts, []
         for tickets, result in cuts:
-            try:
-                for ticket in tickets:
-                    ticket.cut()
+            failures = [error for ticket in tickets if (error := _cut(ticket)) is not None]
+            if failures:
+                result.set_exception(failures[0])
+            else:
                 result.set_result(None)
-            except Exception as error:
-                result.set_exception(error)
 
     def _collect(self) -> list[News]:
         with self._changed:
@@ -177,13 +184,24 @@ class EngineLoop:
             watched = list(self._watched)
         for w in watched:
             w.is_told = True
-            w.ticket.cancel()
+            _cut(w.ticket)  # not cancelled: what was sent of it can still be recorded
         self._forget_told()
         return [News(w.owner, w.place, [], True, error) for w in watched]
 
     def _forget_told(self) -> None:
         with self._changed:
             self._watched = [w for w in self._watched if not w.is_told]
+
+
+def _cut(ticket: Ticket) -> Exception | None:
+    """Ends a request with what it has; where that fails it is cancelled, and this returns why."""
+    try:
+        ticket.cut()
+    except Exception as error:
+        with contextlib.suppress(Exception):  # it is noted before anything can fail, and done with the next step
+            ticket.cancel()
+        return error
+    return None
 
 
 def _read(watched: _Watched) -> News | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger("exactlm.server")
+_WITHHELD = "the answer cannot be recorded now, and so is withheld"
 
 
 class Recorder:
@@ -62,26 +63,34 @@ class Recorder:
             return answer
         return replace(answer, receipt=sign(answer.receipt, self._key))
 
-    async def record(self, outputs: Sequence[RequestOutput]) -> None:
-        """Returns when the receipts are durable, if there is a ledger. ApiError 503: they are not."""
+    async def record(self, request: str, outputs: Sequence[RequestOutput], is_begun: bool = False) -> None:
+        """Returns when the receipts are durable, if there is a ledger. ApiError 503: they are not. request: its id.
+        is_begun: something of the answers was sent, and only the rest is withheld."""
         if self._ledger is None:
             return
         try:
             await asyncio.wrap_future(self._ledger.submit(list_receipts(outputs)))
         except LedgerError as error:
-            _LOG.error("an answer is withheld, since it cannot be recorded: %s", error)
-            message = "the answer cannot be recorded now, and so is withheld; the server's log says why"
-            raise ApiError(503, message, code="not_recorded", headers={"Retry-After": str(RETRY_SECONDS)}) from None
+            told = "what was sent of the answer is not recorded, and the rest is withheld" if is_begun else _WITHHELD
+            _LOG.error("request %s: %s: %s", request, told, error)
+            headers = {"Retry-After": str(RETRY_SECONDS)}
+            raise ApiError(503, f"{told}; the server's log says why", code="not_recorded", headers=headers) from None
 
     async def record_rest(self, request: str, outputs: Sequence[RequestOutput]) -> None:
         """Records what was made of a stream that ended early, whose text is sent and cannot be withheld: where that
         fails the log says so. request: its id."""
-        if self._ledger is None or not (receipts := list_receipts(outputs)):
+        if self._ledger is None:
+            return
+        told = "request %s: the stream ended early, and what was sent of it is not recorded: %s"
+        for number, answer in enumerate(answer for output in outputs for answer in output.outputs):
+            if answer.token_ids and answer.receipt is None:
+                _LOG.error(told, request, f"choice {number} failed where no receipt can be made of it")
+        receipts = list_receipts(outputs)
+        if not receipts:
             return
         try:
             await asyncio.wrap_future(self._ledger.submit(receipts))
         except LedgerError as error:
-            told = "request %s: the stream ended early, and what was sent of it is not recorded: %s"
             _LOG.error(told, request, error)
 
     def close(self) -> None:

@@ -32,9 +32,9 @@ class StreamWriter:
         exchange: Exchange,
         asked: Asked,
         envelope: dict[str, Any],
-        finish: Callable[[], Awaitable[None]],
+        finish: Callable[[bool], Awaitable[None]],
     ) -> None:
-        """finish: gives the exchange its outputs, once it is done."""
+        """finish: gives the exchange its outputs, once it is done; told whether something was sent."""
         self._send, self._exchange, self._asked, self._finish = send, exchange, asked, finish
         self._format: AnswerFormat = asked.format
         head = json.dumps({**envelope, "object": self._format.chunk_object}, separators=(",", ":"))
@@ -49,7 +49,7 @@ class StreamWriter:
             await exchange.wait()
             deltas = exchange.take_deltas()
             if exchange.is_done:
-                await self._finish()
+                await self._finish(self.is_started)
                 await self._write(self._make_last(self._list_chunks(deltas)), more_body=False)
                 return
             if chunks := self._list_chunks(deltas):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,13 @@ def loop(llm: LLM, inbox: Inbox) -> Iterator[EngineLoop]:
     yield made
     made.stop()
     assert not made.is_alive
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def ids_of(llm: LLM, text: str = "the thing") -> list[int]:
@@ -146,6 +153,49 @@ def test_nothing_is_cut_after_the_end(llm: LLM, inbox: Inbox) -> None:
     llm.check_integrity()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_cut_is_refused_when_the_thread_dies(llm: LLM, inbox: Inbox) -> None:
+    is_asked = threading.Event()
+
+    def deliver(news: list[News]) -> None:
+        assert is_asked.wait(WAIT_S)
+        raise ZeroDivisionError("a bug")
+
+    loop = EngineLoop(llm, deliver)
+    loop.start()
+    tickets = loop.submit([ids_of(llm)], SamplingParams(max_tokens=450, ignore_eos=True), Asker(True))
+    wait_for(lambda: bool(tickets[0].answers[0].sequence.output_ids))
+    asked = loop.cut(tickets)
+    is_asked.set()
+    for result in (asked, loop.cut(tickets)):
+        with pytest.raises(RuntimeError, match="has ended"):
+            result.result(WAIT_S)
+    wait_for(lambda: not loop.is_alive)
+    loop.stop()
+    loop.cancel(tickets)
+    llm.check_integrity()
+
+
+def test_a_ticket_that_cannot_be_cut_keeps_none_of_the_others(
+    llm: LLM, loop: EngineLoop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_tokens=450, ignore_eos=True)
+    tickets = loop.submit([[number + 1] for number in range(3)], params, Asker(True))
+
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(tickets[0], "cut", fail)
+    wait_for(lambda: all(t.answers[0].sequence.output_ids for t in tickets))
+    with pytest.raises(ZeroDivisionError):
+        loop.cut(tickets).result(WAIT_S)
+    wait_for(lambda: tickets[0].answers[0].sequence.is_finished)
+    assert [t.answers[0].sequence.finish_reason for t in tickets] == ["cancelled", "length", "length"]
+    assert [t.is_done for t in tickets[1:]] == [True, True]
+    wait_for(lambda: llm.stats().num_pages_used == 0)
+    llm.check_integrity()
+
+
 def test_it_sleeps_when_there_is_nothing_to_do(
     llm: LLM, loop: EngineLoop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +251,17 @@ def test_a_step_that_fails_before_it_knows_its_requests_ends_them_too(
     _, news = inbox.collect(owner)
     assert isinstance(news[0].error, MemoryError)
     monkeypatch.undo()
+    owner = Asker(True)
+    (ticket,) = loop.submit([ids_of(llm)], SamplingParams(max_tokens=450, ignore_eos=True), owner, has_receipts=True)
+    wait_for(lambda: bool(ticket.output().outputs[0].token_ids))
+    monkeypatch.setattr(llm, "step", fail)
+    _, news = inbox.collect(owner)
+    assert isinstance(news[-1].error, MemoryError)
+    monkeypatch.undo()
+    loop.cut([ticket]).result(WAIT_S)
+    (answer,) = ticket.output().outputs  # what was told of it can be recorded
+    params = SamplingParams(max_tokens=len(answer.token_ids), ignore_eos=True)
+    assert answer == llm.generate([ids_of(llm)], params, receipt=True)[0].outputs[0]
     owner = Asker(True)
     loop.submit([ids_of(llm)], SamplingParams(max_tokens=6), owner)
     deltas, _ = inbox.collect(owner)

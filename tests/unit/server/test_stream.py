@@ -51,7 +51,7 @@ async def open_stream(llm: LLM, **fields: Any) -> tuple[StreamWriter, Exchange, 
     ticket = llm.submit(asked.prompts[0], asked.params)
     exchange.tickets = [ticket]
 
-    async def finish() -> None:
+    async def finish(is_begun: bool) -> None:
         exchange.outputs = [ticket.output()]
 
     return StreamWriter(reader, exchange, asked, {"id": exchange.id}, finish), exchange, reader, ticket
