@@ -17,7 +17,8 @@ from exactlm.bench.question import Answer
 from exactlm.bench.task.base import Item, Task
 
 WHOLE = ""  # in place of an item's id: the record of a whole condition
-_OF_ANSWER, _OF_WHOLE = {"label", "value", "marks", "prompt_sha256", "seconds"}, {"facts", "memory"}
+_OF_ANSWER = {"item_sha256", "label", "value", "marks", "prompt_sha256", "seconds"}
+_OF_WHOLE = {"facts", "memory"}
 Tell = Callable[[int], None]
 
 
@@ -51,7 +52,7 @@ def check_items(items: Sequence[Item], journal: Journal) -> None:
     for (_, name), record in journal.records.items():
         if lacking := sorted((_OF_WHOLE if name == WHOLE else _OF_ANSWER) - record.keys()):
             raise journal.refuse(f"the record of item {name!r:.60} has no {lacking[0]}")
-        if name in asked and record.get("item_sha256", asked[name]) != asked[name]:
+        if name != WHOLE and name in asked and record["item_sha256"] != asked[name]:
             raise journal.refuse(
                 f"item {name} was another one (item_sha256 {record['item_sha256']}, not {asked[name]})"
             )

@@ -78,6 +78,18 @@ def write_essays(
             ticket.cancel()
 
 
+class _PartFile(JournalFile):
+    """Is removed by the run that has written all essays; one that waited at its door may then lock what has gone."""
+
+    @property
+    def is_at_path(self) -> bool:
+        """Whether the path leads to the file that is open: the lock of another file keeps nobody out."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+
 class EssayFile:
     """The essays of one model as JSON lines, in the order of the assignments: the first so many of them.
 
@@ -93,22 +105,29 @@ class EssayFile:
         """Writes what is missing of the first `count` essays. open_llm: is called where any is missing. tell: is
         called with the number of essays that are there besides. ConfigError where a file is of other prompts or of
         another run, or is being written."""
-        if len(self._read()) >= count:
-            return
         advice = "wait for it, give another --out, or move the file away"
         header = {"essays": self.path.name, "assignments_sha256": self.digest}
-        with JournalFile(self.path.with_suffix(".part"), header, advice) as journal:
-            ready = self._read_part(journal) | dict(enumerate(self._read()))  # it may be there by now
-            missing = {i: self._assignments[i] for i in range(count) if i not in ready}
-            tell(count - len(missing))
-            with contextlib.closing(write_essays(open_llm, missing)) as written:
-                for index, essay in written:
-                    journal.append([{"index": index, "essay": essay}])
-                    ready[index] = essay
-                    tell(1)
-            self._save([ready[i] for i in range(count)])
-            if count == len(self._assignments):
-                journal.path.unlink(missing_ok=True)
+        while len(self._read()) < count:
+            with contextlib.closing(_PartFile(self.path.with_suffix(".part"), header, advice)) as journal:
+                if not journal.is_at_path:
+                    continue
+                if len(self._read()) < count:  # another run may have come first, and have written more
+                    self._write_missing(journal, count, open_llm, tell)
+                if len(self._read()) == len(self._assignments):
+                    journal.path.unlink(missing_ok=True)
+
+    def _write_missing(
+        self, journal: JournalFile, count: int, open_llm: Callable[[], LLM], tell: Callable[[int], None]
+    ) -> None:
+        ready = self._read_part(journal) | dict(enumerate(self._read()))
+        missing = {i: self._assignments[i] for i in range(count) if i not in ready}
+        tell(count - len(missing))
+        with contextlib.closing(write_essays(open_llm, missing)) as written:
+            for index, essay in written:
+                journal.append([{"index": index, "essay": essay}])
+                ready[index] = essay
+                tell(1)
+        self._save([ready[i] for i in range(count)])
 
     def _read(self) -> list[str]:
         """Essays that the file holds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def test_the_record_of_a_condition_is_made_up_for(tiny_model: Path, letters: Let
 def test_a_record_that_lacks_a_member_is_refused(tiny_model: Path, letters: Letters, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     for record, lacking in (
-        ('{"condition": "alone", "item": "0"}', "label"),
+        ('{"condition": "alone", "item": "0"}', "item_sha256"),
         ('{"condition": "a", "item": ""}', "facts"),
     ):
         path.unlink(missing_ok=True)
@@ -153,6 +154,17 @@ def test_answers_to_another_question_are_refused(tiny_model: Path, letters: Lett
     assert path.read_bytes() == before
     run(engine, letters, path, ("alone",))
     assert len(engine.asked) == len(items)
+
+
+def test_an_answer_to_no_stated_question_is_refused(tiny_model: Path, letters: Letters, tmp_path: Path) -> None:
+    path, engine = tmp_path / "records.jsonl", LocalEngine(tiny_model)
+    run(engine, letters, path, ("alone",))
+    header, first, *rest = path.read_text().splitlines(keepends=True)
+    record = json.loads(first)
+    del record["item_sha256"]
+    path.write_text("".join([header, json.dumps(record) + "\n", *rest]))
+    with pytest.raises(ConfigError, match=r"records\.jsonl: the record of item '0' has no item_sha256: .*--out"):
+        run(engine, letters, path, ("alone",))
 
 
 @pytest.mark.parametrize("name", CONDITIONS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from exactlm.bench.task.essays import Essays
 from exactlm.bench.writer import NUM_STREAMS, Assignment, EssayFile, digest_assignments, read_assignments
 from exactlm.engine.sampling_params import SamplingParams
 from exactlm.errors import ConfigError
+from exactlm.journal import JournalFile
 from exactlm.llm import LLM
 
 ASSIGNMENTS = [Assignment(f"Write of {word}.", seed) for seed, word in enumerate(["rain"] * 12 + ["snow"] * 12)]
@@ -116,6 +119,46 @@ def test_two_runs_do_not_write_at_once(llm: LLM, whole: bytes, tmp_path: Path) -
 
     make(tmp_path).complete(4, lambda: llm, tell)
     assert (tmp_path / "essays.jsonl").read_bytes() == head(whole, 4)
+
+
+def before_lock(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """Another run does its work when the next one has opened the journal and not locked it yet."""
+    lock = fcntl.flock
+
+    def flock(*arguments: object) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        work()
+        lock(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.parametrize("count", [5, len(ASSIGNMENTS)])
+def test_what_another_run_wrote_before_the_lock_is_kept(
+    llm: LLM, whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    before_lock(monkeypatch, lambda: complete(make(tmp_path), llm, count=count))
+    assert complete(make(tmp_path), None, count=2) == []
+    assert (tmp_path / "essays.jsonl").read_bytes() == head(whole, count)
+    assert (tmp_path / "essays.part").exists() == (count < len(ASSIGNMENTS))
+
+
+def test_the_lock_of_a_removed_journal_keeps_nobody_out(
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is written and moved away, and a third run writes anew, before the second has locked what it opened."""
+    path, part, third = tmp_path / "essays.jsonl", tmp_path / "essays.part", list[JournalFile]()
+
+    def work() -> None:
+        complete(make(tmp_path), llm)
+        path.rename(tmp_path / "mine.jsonl")
+        third.append(JournalFile(part, {"essays": path.name, "assignments_sha256": make(tmp_path).digest}, "wait"))
+
+    before_lock(monkeypatch, work)
+    with pytest.raises(ConfigError, match=r"essays\.part: another run is writing it"):
+        complete(make(tmp_path), llm, count=2)
+    third[0].close()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("is_partial", [False, True])
