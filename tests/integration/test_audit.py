@@ -151,7 +151,7 @@ def test_memory_runs_full(tiny_model: Path, tmp_path: Path) -> None:
 
 def test_goes_on_from_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     html = tmp_path / "a.html"
-    record, arguments = html.with_suffix(".jsonl"), ("--vary", "repeat,order")
+    record, arguments = html.with_suffix(".jsonl"), ("--vary", "repeat,order,cache")
     with serve(Behaviour()) as url:
         whole = told(html, url, *arguments)
         lines = record.read_bytes().splitlines(keepends=True)

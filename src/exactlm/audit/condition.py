@@ -27,7 +27,8 @@ LONG_TEXT = (
 @dataclass(frozen=True)
 class Shot:
     """A request. prompt: index of the prompt whose answer is compared; None: a neighbour, or one that fills a cache.
-    delay: seconds after the wave's begin. logprobs: how many to ask for; None for none."""
+    delay: seconds after the wave's begin. logprobs: how many to ask for; None for none. is_new: sent behind a word
+    that is drawn then, so that no cache has any of it."""
 
     text: str
     prompt: int | None
@@ -37,6 +38,7 @@ class Shot:
     seed: int | None = None
     is_streamed: bool = False
     logprobs: int | None = 1
+    is_new: bool = False
 
 
 Wave = tuple[Shot, ...]
@@ -116,10 +118,10 @@ def neighbours(count: int, drawn: Workload | None = None) -> list[Shot]:
 
 
 def fillers(key: int) -> list[Shot]:
-    """Requests that nobody looks at and that begin like no other: what is cached must make room for them."""
+    """Requests that nobody looks at that begin like no other, in any run: what is cached must make room for them."""
     words = (LONG_TEXT * 5).split()
     texts = [f"{key}.{i} {' '.join(words[i : i + length])}" for i, length in enumerate(FILLERS, 1)]
-    return [Shot(text, None, 1) for text in texts]
+    return [Shot(text, None, 1, is_new=True) for text in texts]
 
 
 def common_conditions(load: Workload, can_empty: bool = False) -> list[Condition]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
+from exactlm.audit.cache_control import new_salt
 from exactlm.audit.comparison import common_length, compare_logits
-from exactlm.audit.condition import Condition
+from exactlm.audit.condition import Condition, Shot
 from exactlm.audit.observation import Journal, Observation
 from exactlm.audit.target import Answer, Target
 from exactlm.errors import ConfigError, ExactlmError
@@ -21,9 +22,15 @@ Progress = Callable[[Condition, int], None]
 
 
 def digest_plan(conditions: Sequence[Condition]) -> str:
-    """What is asked, as a digest: a record goes on only under the same plan."""
+    """What is asked, as a digest: a record goes on only under the same plan. Without the words
+    that are drawn when it is sent: they stand in no prompt whose answer is compared."""
     plain = [asdict(c) | {"setup": dict(c.setup)} for c in conditions]
     return sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _renew(shot: Shot) -> Shot:
+    """Drawn also in a run that goes on: what the interrupted one had sent is in the engine's cache."""
+    return replace(shot, text=f"{new_salt()} {shot.text}") if shot.is_new else shot
 
 
 class Runner:
@@ -63,7 +70,7 @@ class Runner:
         """The number of answers."""
         num_answered = 0
         for wave in condition.waves:
-            answers = self._target.fire(wave)
+            answers = self._target.fire(tuple(_renew(shot) for shot in wave))
             count = 0
             for shot, answer in zip(wave, answers, strict=True):
                 if shot.prompt is not None:

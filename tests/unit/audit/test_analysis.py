@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exactlm.audit.analysis import Analysis, Scorer
 from exactlm.audit.condition import Condition
 from exactlm.audit.observation import Observation
@@ -98,25 +100,28 @@ def test_scorer() -> None:
     assert Scorer(r"[\d.]+").score("3.5") == 3.5
 
 
-def test_logits_are_the_worst_seen() -> None:
+@pytest.mark.parametrize(
+    ("answers", "worst", "differences", "cosines", "firsts"),
+    [
+        ([(0, "a b c", 0.0, 1.0), (0, "a b c", 0.25, 0.99)], (0.25, 0.99, 1), (0.25, None, None), (0.99, None, None),
+         (None, None, 0)),  # of two answers of one prompt the worse; no interval of one prompt
+        ([(0, "a b x", 0.5, 0.5), (1, "x b c", 0.25, 0.75), (2, "a b c", 0.0, 1.0)], (0.5, 0.5, 2), (0.25, 0.0, 0.5),
+         (0.75, 0.5, 1.0), (0, 1.0, 2)),  # over prompts, with intervals; firsts are of the two that part
+    ],
+)  # fmt: skip
+def test_logits_are_the_worst_of_a_prompt_and_means_are_over_prompts(
+    answers: list[tuple[int, str, float, float]],
+    worst: tuple[float, float, int],
+    differences: tuple[float | None, ...],
+    cosines: tuple[float | None, ...],
+    firsts: tuple[float | None, ...],
+) -> None:
     observations = [
-        seen("base", 0, "a", digest="d", max_difference=0.0, cosine=1.0),
-        seen("load", 0, "a", digest="d", max_difference=0.0, cosine=1.0),
-        seen("load", 0, "a", digest="e", max_difference=0.25, cosine=0.99),
+        *(seen("base", i, "a b c", digest="0.0", max_difference=0.0, cosine=1.0) for i in {p for p, *_ in answers}),
+        *(seen("load", p, text, digest=str(d), max_difference=d, cosine=c) for p, text, d, c in answers),
     ]
     load = Analysis([BASE, LOAD], observations).findings[1]
-    assert (load.max_difference, load.cosine, load.numbers.count) == (0.25, 0.99, 1)
-    assert (load.difference.mean, load.cosines.mean) == (0.25, 0.99)
-
-
-def test_means_are_over_prompts_and_have_intervals() -> None:
-    observations = [
-        *(seen("base", i, "a b c", digest="d", max_difference=0.0, cosine=1.0) for i in range(3)),
-        seen("load", 0, "a b x", digest="e", max_difference=0.5, cosine=0.5),
-        seen("load", 1, "x b c", digest="e", max_difference=0.25, cosine=0.75),
-        seen("load", 2, "a b c", digest="d", max_difference=0.0, cosine=1.0),
-    ]
-    load = Analysis([BASE, LOAD], observations).findings[1]
-    assert (load.difference.mean, load.difference.low, load.difference.high) == (0.25, 0.0, 0.5)
-    assert (load.cosines.mean, load.cosines.low, load.cosines.high) == (0.75, 0.5, 1.0)
-    assert (load.first, load.firsts.mean, load.firsts.total) == (0, 1.0, 2)  # of the two that part
+    assert (load.max_difference, load.cosine, load.numbers.count) == worst
+    assert (load.difference.mean, load.difference.low, load.difference.high) == differences
+    assert (load.cosines.mean, load.cosines.low, load.cosines.high) == cosines
+    assert (load.first, load.firsts.mean, load.firsts.total) == firsts

@@ -74,6 +74,7 @@ def test_fillers_share_nothing() -> None:
     assert len(texts) == 3 * len(load_prompts())
     words = [text.split()[0] for text in texts]
     assert len(set(words)) == len(words)
+    assert all(shot.is_new == (shot.prompt is None) for wave in condition.waves for shot in wave)
 
 
 @pytest.mark.parametrize(("repeats", "told"), [(1, "in turn"), (2, "2 times in a row")])

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exactlm.audit.condition import Condition, Wave, Workload, alone
+from exactlm.audit.condition import Condition, Shot, Wave, Workload, alone, common_conditions
 from exactlm.audit.observation import Journal
 from exactlm.audit.prompt import load_prompts
-from exactlm.audit.runner import Runner
+from exactlm.audit.runner import Runner, digest_plan
 from exactlm.audit.target import Answer, Unvaried
 from exactlm.errors import CapacityError, ConfigError, ExactlmError
 
@@ -29,6 +29,7 @@ class LocalTarget:
 
     def __init__(self, drift: float = 0.0, lives: int = 1000, refuses: ExactlmError | None = None) -> None:
         self.drift, self.lives, self.refuses, self.count = drift, lives, refuses, 0
+        self.sent, self.dies_in = list[Shot](), ""
 
     def describe(self) -> dict[str, str]:
         return {"engine": "local"}
@@ -40,11 +41,14 @@ class LocalTarget:
         return []
 
     def prepare(self, condition: Condition) -> None:
+        if condition.name == self.dies_in:
+            self.lives = self.count
         if self.refuses is not None and condition.name == "a":
             raise self.refuses
 
     def fire(self, wave: Wave) -> list[Answer]:
         self.count += 1
+        self.sent += wave
         if self.count > self.lives:
             return [Answer(error="gone") for _ in wave]
         logits = np.full((2, 3), 1 + self.count * self.drift, np.float32)
@@ -93,6 +97,29 @@ def test_goes_on_where_it_stopped(tmp_path: Path) -> None:
         target = LocalTarget()
         Runner(target, journal).run(CONDITIONS)
     assert target.count == 0
+
+
+def test_fillers_are_new_in_every_run(tmp_path: Path) -> None:
+    """Also in one that goes on: what the interrupted one had sent is in the engine's cache."""
+    conditions, path = common_conditions(LOAD), tmp_path / "a.jsonl"
+    (others,) = [c for c in conditions if c.name == "after other requests"]
+    sent: list[list[Shot]] = []
+    header = {"plan": digest_plan(conditions)}
+    target = LocalTarget()
+    target.dies_in = others.name
+    with Journal(path, header) as journal, pytest.raises(ConfigError, match="after other requests"):
+        Runner(target, journal).run(conditions)
+    sent.append(target.sent)
+    for is_fresh in (False, True):
+        target = LocalTarget()
+        with Journal(path, {"plan": digest_plan(common_conditions(LOAD))}, is_fresh) as journal:
+            Runner(target, journal).run(conditions)
+        sent.append(target.sent)
+    fillers = [{s.text for s in shots if s.is_new} for shots in sent]
+    assert [len(texts) for texts in fillers] == [6, 6, 6]
+    assert len({text[:16] for texts in fillers for text in texts}) == 18  # nor do two of a run begin alike
+    plain = [{s.text for s in shots if s.prompt is not None} for shots in sent]
+    assert set.union(*plain) == {prompt.text for prompt in LOAD.prompts}
 
 
 def test_a_condition_that_cannot_be_made_is_told(tmp_path: Path) -> None:
