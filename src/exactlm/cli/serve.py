@@ -60,7 +60,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--ledger",
         metavar="WHERE",
         help="append a receipt of every answer, and of what a stream came to that ends early, to this file or "
-        "postgresql:// database",
+        "postgresql:// database; left out are answers that end early without being streamed or without a token, and "
+        "what a kill interrupts; the log names the request of any other that fails",
     )
     parser.add_argument("--sign-key", metavar="FILE", help="sign receipts with a key of `exactlm keygen`")
     parser.set_defaults(execute=execute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -161,10 +162,15 @@ def test_an_answer_that_cannot_be_recorded_is_an_error(served_model: Path, tmp_p
         reply = running.post(COMPLETION, {"prompt": "x"})
         assert (reply.status, reply.error["code"]) == (503, "not_recorded")
         assert str(path) not in reply.error["message"]
-        running.wait_for_output(f"{path}: full")
+        assert "and so is withheld" in reply.error["message"]
+        name = reply.headers["x-request-id"]
+        running.wait_for_output(f"request {name}: the answer cannot be recorded now, and so is withheld: {path}: full")
         events = running.stream(COMPLETION, {"prompt": "x", "max_tokens": 300, "ignore_eos": True}).events
         assert len(events) > 2
         assert events[-1]["error"]["code"] == "not_recorded"
+        told = "what was sent of the answer is not recorded, and the rest is withheld"
+        assert told in events[-1]["error"]["message"]
+        running.wait_for_output(f"request {events[0]['id']}: {told}: {path}: full")
         assert all(choice["finish_reason"] is None for event in events[:-1] for choice in event["choices"])
         with sqlite3.connect(path) as other:
             other.execute("DROP TRIGGER full")
@@ -173,6 +179,28 @@ def test_an_answer_that_cannot_be_recorded_is_an_error(served_model: Path, tmp_p
         running.wait_until_idle()
     with Ledger.open(path) as ledger:
         assert ledger.verify().num_entries == 2
+
+
+def test_of_a_damaged_model_no_receipt_is_made(served_model: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "model"
+    shutil.copytree(served_model, damaged)
+    data = bytearray((damaged / "model.safetensors").read_bytes())
+    data[-100] ^= 1
+    (damaged / "model.safetensors").write_bytes(data)
+    with ServerProcess(damaged) as running:
+        for stream in (False, True):
+            reply = running.post(COMPLETION, {"prompt": "x", "stream": stream, **ASK})
+            assert (reply.status, reply.error["code"]) == (503, "damaged_model")
+            assert str(tmp_path) not in reply.error["message"]
+            told = reply.error["message"].removeprefix("no receipt can be made of this model: ")
+            tensor = told.removesuffix(" is not what manifest.json says; convert the checkpoint again")
+            assert tensor in json.loads((damaged / "manifest.json").read_text())["tensors"]
+            running.wait_for_output(
+                f"request {reply.headers['x-request-id']}: no receipt can be made: {damaged}: {told}"
+            )
+        assert "Traceback" not in running.output
+        assert running.post(COMPLETION, {"prompt": "x"}).status == 200
+        running.wait_until_idle()
 
 
 def test_a_receipt_holds_numbers_that_its_canonical_form_could_not(server: ServerProcess) -> None:
