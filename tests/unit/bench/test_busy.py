@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import psutil
 
@@ -12,7 +13,16 @@ from exactlm.bench.busy import SPIN, busy_processors
 
 
 def list_busy() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if SPIN in child.cmdline()]
+    return [child for child in psutil.Process().children() if SPIN in read_command(child)]
+
+
+def read_command(process: psutil.Process) -> list[str]:
+    """Popen returns when the program is chosen; the system may fill in its arguments a moment later."""
+    for _ in range(1000):
+        if command := process.cmdline():
+            return command
+        time.sleep(0.01)
+    raise AssertionError(f"{process} has no command line")
 
 
 def test_they_end_with_the_block() -> None:
