@@ -93,21 +93,20 @@ class Answer:
             raise s.error
         if self.is_done:
             return None
-        if s.is_finished:
-            self.is_done = True
-            if self._stop is None:  # what is held back was no stop; bytes of half a character come last
-                self._fresh += self._matcher.finish() + self._decoder.finish()
-        text, self._fresh = self._fresh, ""
-        begin, self._told = self._told, len(s.output_ids)
-        self.text += text
-        if not (self.is_done or text or self._told > begin):
+        text, begin, end, is_done = self._fresh, self._told, len(s.output_ids), s.is_finished
+        if is_done and self._stop is None:  # what is held back was no stop; bytes of half a character come last
+            text += self._matcher.finish() + self._decoder.finish()
+        if not (is_done or text or end > begin):
             return None
-        logprobs = s.logprobs[begin : self._told] if s.params.logprobs is not None else None
-        ids = s.output_ids[begin : self._told]
-        if not self.is_done:
-            return StreamDelta(text, ids, index=s.choice, logprobs=logprobs)
-        digest = s.digest.hexdigest()
-        return StreamDelta(text, ids, s.finish_reason, digest, s.choice, logprobs, self._stop_reason())
+        logprobs = s.logprobs[begin:end] if s.params.logprobs is not None else None
+        ids, whole = s.output_ids[begin:end], self.text + text
+        delta = StreamDelta(text, ids, index=s.choice, logprobs=logprobs)
+        if is_done:
+            digest = s.digest.hexdigest()
+            delta = StreamDelta(text, ids, s.finish_reason, digest, s.choice, logprobs, self._stop_reason())
+        # Together and last, with no call between them: an interrupt before leaves all to be handed out.
+        self.text, self._fresh, self._told, self.is_done = whole, "", end, is_done
+        return delta
 
     def _stop_reason(self) -> str | int | None:
         return self._stop if self._stop is not None else self.sequence.stop_token

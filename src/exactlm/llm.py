@@ -325,14 +325,12 @@ class LLM:
         self._engine.forget()
 
     def _drop(self, answers: list[Answer]) -> None:
-        """Cancels what is not finished, now or in the next turn. Never waits: the garbage collector may close a stream
-        inside a step of the same thread."""
+        """Cancels what is not finished, now or in the next turn. Waits for nothing but a step that another thread
+        begins at this moment: the garbage collector may close a stream inside a step of the same thread."""
         self._dropped.extend(a.sequence for a in answers if not a.sequence.is_finished)
-        if self._dropped and self._lock.acquire(blocking=False):
-            try:
+        if self._dropped and not self._lock.locked():
+            with self._lock:  # not acquire(blocking=False): an interrupt on its return would leave it locked for ever
                 self._take_in()
-            finally:
-                self._lock.release()
 
     def _cut(self, answers: list[Answer]) -> None:
         """Ends what is not finished with the tokens that it has. The lock is held."""

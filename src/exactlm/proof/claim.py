@@ -38,7 +38,7 @@ def check_identity(receipt: Receipt, llm: LLM) -> None:
     """Checks 4 and 5."""
     ours = describe_spec(read_params(receipt["sampling"])[0].is_guided)
     if canonical(receipt["spec"]) != canonical(ours):  # True is not 1
-        raise Mismatch("spec", f"made by the spec {receipt['spec']}, this is {ours}")
+        raise Mismatch("spec", f"made by the spec {receipt['spec']!s:.200}, this is {ours}")
     for name, value in llm.identity.items():
         if receipt["model"][name] != value:
             raise Mismatch("model", f"model.{name} is {value}, the receipt says {receipt['model'][name]}")

@@ -45,7 +45,11 @@ class _Check:
                 _compare_tokens(self.receipt, sequence)
             except Mismatch as earlier:
                 return judge(self.index, self.broken_digest, earlier)
-            return judge(self.index, self.broken_digest, Mismatch("steps", str(error), len(sequence.output_ids)))
+            at, num_claimed = len(sequence.output_ids), len(self.receipt["output"]["token_ids"])
+            if at >= num_claimed:
+                goes_on = Mismatch("token_ids", f"the answer goes on where the receipt ends, and fails: {error}", at)
+                return judge(self.index, self.broken_digest, goes_on)
+            return judge(self.index, self.broken_digest, Mismatch("steps", str(error), at))
         return judge(self.index, self.broken_digest)
 
 

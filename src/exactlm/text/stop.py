@@ -36,9 +36,8 @@ class StopMatcher:
         return text[:cut], None
 
     def finish(self) -> str:
-        """Return the text still held back, which turned out to be no stop."""
-        held, self._held = self._held, ""
-        return held
+        """Return the text still held back, which turned out to be no stop. Push nothing after it."""
+        return self._held
 
     def _count_held(self, text: str) -> int:
         """Length of the longest end of `text` with which a stop begins."""

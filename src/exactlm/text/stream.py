@@ -32,4 +32,5 @@ class StreamDecoder:
 
     def finish(self) -> str:
         """Return what is still held back: U+FFFD where the tokens end inside a character. Push nothing after it."""
-        return self._utf8.decode(b"", final=True)
+        held, _ = self._utf8.getstate()
+        return held.decode("utf-8", errors="replace")

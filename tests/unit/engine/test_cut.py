@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import random
+import signal
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -326,6 +329,50 @@ def test_an_interrupt_at_any_line_of_a_cut_leaves_a_whole_answer(llm: LLM) -> No
         llm.check_integrity()
         assert expect(llm, DRAWN, 6) == expected
     assert interrupted > 15
+
+
+def test_an_interrupt_while_the_end_is_taken_loses_none_of_it(llm: LLM) -> None:
+    expected = expect(llm, DRAWN, 6)
+    for name in ("_decoder", "_matcher"):
+        ticket = ask(llm, DRAWN, 6)
+        answer = ticket.answers[0]
+        inner = getattr(answer, name)
+
+        def interrupted(answer: Any = answer, name: str = name, inner: Any = inner) -> str:
+            setattr(answer, name, inner)
+            raise KeyboardInterrupt
+
+        setattr(answer, name, SimpleNamespace(finish=interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            ticket.cut()
+        assert [delta.finish_reason for delta in ticket.cut()] == ["length"]
+        assert ticket.output().outputs[0] == expected
+
+
+def test_an_interrupt_of_a_cancel_leaves_no_lock(llm: LLM) -> None:
+    """By signals, as Ctrl-C is one: a trace could raise where a signal cannot."""
+    draw, before = random.Random(1), signal.signal(signal.SIGALRM, signal.default_int_handler)
+    interrupts = 0
+    try:
+        for _ in range(400):
+            ticket = llm.submit(PROMPT, SamplingParams(max_tokens=2))
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + 2e-5 * draw.random())
+                ticket.cancel()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupts += 1
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            assert not llm._lock.locked()
+            llm.step()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 0
+    while llm.step():
+        pass
+    llm.check_integrity()
 
 
 @pytest.mark.parametrize("kind", ["drawn", "guided", "penalties", "logprobs"])

@@ -213,6 +213,33 @@ def test_an_altered_id_is_told_from_another_choice(llm: LLM) -> None:
     llm.check_integrity()
 
 
+def test_an_answer_that_would_fail_further_on_is_not_blamed_for_its_steps(tmp_path: Path) -> None:
+    """A model without an end token has nothing to say after a complete text."""
+    source = tiny.write_checkpoint(tmp_path / "source")
+    for name in ("config.json", "tokenizer_config.json"):
+        told = json.loads((source / name).read_text())
+        tiny.write_json(source / name, {k: v for k, v in told.items() if not k.startswith("eos_token")})
+    llm = LLM(convert_to_deterministic(source).save_pretrained(tmp_path / "model", progress=False), threads=1)
+    params = SamplingParams(regex="[a-f]{5}", max_tokens=20)
+    ticket = llm.submit([5, 6], params, receipt=True)
+    while llm.step():
+        pass
+    ticket.cut()
+    made = ticket.output().outputs[0].receipt
+    assert made is not None
+    assert check(llm, made).is_identical
+    wrong = copy.deepcopy(made)
+    wrong["sampling"]["max_tokens"] += 1
+    assert (check(llm, wrong).differs, check(llm, wrong).altered) == ("digest", "token_ids")
+    wrong["digest"] = digest_of(wrong)
+    verdict = check(llm, wrong)
+    assert (verdict.differs, verdict.position) == ("token_ids", len(made["steps"]))
+    wrong["spec"]["guide"] = "x" * 10**6
+    wrong["digest"] = digest_of(wrong)
+    assert check(llm, wrong).differs == "spec"
+    assert len(check(llm, wrong).reason) < 1000
+
+
 def test_longer_and_shorter_answers_are_caught(llm: LLM, receipts: list[Receipt]) -> None:
     for edit in (lambda ids: ids[:-1], lambda ids: [*ids, 5]):
         wrong = copy.deepcopy(receipts[0])
