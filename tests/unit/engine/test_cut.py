@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -270,26 +271,29 @@ def test_it_is_safe_while_another_thread_steps(llm: LLM) -> None:
     staying = SamplingParams(max_tokens=400, ignore_eos=True, temperature=1.0, seed=9)
     expected = llm.generate([[5, 6, 7]], staying)[0]
     bystander = llm.submit([5, 6, 7], staying)
-    stepping = threading.Thread(target=lambda: step_until_done(llm, bystander))
+    is_over = threading.Event()
+    stepping = threading.Thread(target=lambda: step_until(llm, bystander, is_over))
     stepping.start()
     cut: list[CompletionOutput] = []
-    while stepping.is_alive():
+    for _ in range(8):
         ticket = llm.submit(PROMPT, DRAWN, receipt=True)
-        while not ticket.answers[0].sequence.output_ids and stepping.is_alive():
-            ticket.poll()
+        while not ticket.answers[0].sequence.output_ids:
+            assert stepping.is_alive()
+            time.sleep(0.0001)
         ticket.cut()
         cut += ticket.output().outputs
+    is_over.set()
     stepping.join()
     assert bystander.output() == expected
-    assert len(cut) > 3
     for answer in cut:
-        assert answer.receipt is None or answer == expect(llm, DRAWN, len(answer.token_ids))
-    assert sum(answer.receipt is not None for answer in cut) > 2
+        assert answer.receipt is not None
+        assert answer == expect(llm, DRAWN, len(answer.token_ids))
     llm.check_integrity()
 
 
-def step_until_done(llm: LLM, ticket: Ticket) -> None:
-    while not ticket.is_done:
+def step_until(llm: LLM, ticket: Ticket, is_over: threading.Event) -> None:
+    """Until the ticket is done and nobody else needs steps."""
+    while not (ticket.is_done and is_over.is_set()):
         llm.step()
         ticket.poll()
 
