@@ -159,6 +159,8 @@ def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> int:
             for line in lines:
                 file.write(line + "\n")
                 count += 1
+    except BrokenPipeError:  # who reads a pipe may have had enough: `| head`
+        raise
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written: {error.strerror}") from None
     except UnicodeEncodeError as error:
