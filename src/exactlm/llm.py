@@ -113,7 +113,7 @@ class LLM:
     @property
     def identity(self) -> dict[str, str | None]:
         """What a receipt says of this model: spec/receipts.md 2, `model`."""
-        return self._identity.members
+        return dict(self._identity.members)
 
     @property
     def context_tokens(self) -> int:
@@ -129,7 +129,8 @@ class LLM:
         """Answers of prompts (texts or lists of token ids), in their order, run together in shared steps.
 
         params: one for all or one for each; None for the defaults. receipt: make one for each answer
-        (spec/receipts.md). Raises RequestError, CapacityError, NumericError; then nothing is left running.
+        (spec/receipts.md). Raises RequestError, CapacityError, NumericError, for a receipt also FormatError where a
+        weight is damaged; then nothing is left running.
         """
         many = [read_prompt(self.tokenizer, p) for p in as_list(prompts)]
         each = as_params(params, len(many))

@@ -73,6 +73,7 @@ def verify_receipts(
     """A verdict for each receipt, in the order in which they are done.
 
     needs_signature: an unsigned receipt fails. public_key: hexadecimal; a receipt that another key signed fails.
+    FormatError where a weight of this model is damaged: that says nothing of any receipt.
     """
     waiting = list(enumerate(receipts))[::-1]
     running: list[_Check] = []
